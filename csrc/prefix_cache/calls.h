@@ -27,6 +27,7 @@
 // Threads: an Entry belongs to the thread that made it.
 #pragma once
 
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -113,8 +114,7 @@ class Pieces {
   }
   bool any_ended() const noexcept { return ended_ > 0; }
   // All nodes: `some(walk, count)` for each piece of a walk (Trie::visit_some).
-  template <class Some>
-  void walk(const Some& some) {
+  void walk(const std::function<void(NodeWalk&, std::size_t)>& some) {
     for (NodeWalk walk;;) {
       some(walk, most_);
       if (walk.over) return;

@@ -53,6 +53,15 @@ def whole(app: Any, call: Call) -> tuple[Head, bytes]:
     return asyncio.run(read())
 
 
+WITHOUT_PROMPTS = {"/tokenize", "/detokenize", "/flush", "/v1/responses/{made}/cancel"}
+
+
+def test_each_route_with_a_prompt_has_keys(app: Any) -> None:
+    """A prompt that is not known as one would come to any replica."""
+    posted = {path for path, methods in app.openapi()["paths"].items() if "post" in methods}
+    assert {path for path in posted if not PromptKeys.knows(path)} == WITHOUT_PROMPTS
+
+
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -67,11 +76,14 @@ def whole(app: Any, call: Call) -> tuple[Head, bytes]:
         ("/v1/completions", {"prompt": list(range(5, 300))}),
         ("/v1/completions", {"prompt": [list(range(5, 300))]}),
         ("/v1/messages", {"system": SYSTEM, "messages": CHAT[1:], "max_tokens": 4}),
+        ("/v1/responses", {"instructions": SYSTEM, "input": CHAT[1:], "tools": [{"type": "function", "name": "look"}]}),
+        ("/v1/responses", {"input": "Once upon a time " * 30, "reasoning": {"effort": "none"}}),
     ],
 )
 def test_a_key_is_of_the_prompt_that_the_replica_computes(model: Any, app: Any, path: str, body: Any) -> None:
     key = PromptKeys(model.tokenizer).of(path, json.dumps(body).encode(), "tenant")
-    head, answer = whole(app, call_of(path, {**body, "max_tokens": 1}))
+    most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    head, answer = whole(app, call_of(path, {**body, most: 1}))
     assert head.status == 200, answer
     usage = json.loads(answer)["usage"]
     count = usage["prompt_tokens"] if "prompt_tokens" in usage else usage["input_tokens"]

@@ -24,9 +24,13 @@ from ..models.tokenizer import TextReading, Tokenizer
 from ..serve.anthropic_api import conversation_of
 from ..serve.anthropic_schema import CountRequest, MessagesRequest
 from ..serve.conversation_texts import ConversationTexts
+from ..serve.failures import Refusal
 from ..serve.json_values import JsonObject, JsonView
 from ..serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
 from ..serve.replays import Replays
+from ..serve.responses_api import tools_of, variables_of, with_instructions
+from ..serve.responses_items import items_of
+from ..serve.responses_schema import PromptRequest, ResponseRequest
 from ..serve.volatile import VolatileLines
 from .summaries import prompt_fingerprints
 
@@ -66,14 +70,19 @@ class PromptKeys:
         if tokenizer.chat_templates:
             self._texts = ConversationTexts(tokenizer, Replays(), VolatileLines(tuple(drop_lines)))
 
+    @staticmethod
+    def knows(path: str) -> bool:
+        """Whether requests to it have prompts."""
+        return path in _READERS
+
     def of(self, path: str, body: bytes, namespace: str) -> PromptKey:
         """The key of a request to ``path``."""
         read = _READERS.get(path)
         if read is None:
             return PromptKey()
         try:
-            return self._key(read(json.loads(body)), namespace)
-        except (ValidationError, ValueError, RecursionError, Error):  # what is wrong with it, the replica says
+            return self._key(read(json.loads(body), self._tokenizer), namespace)
+        except (ValidationError, ValueError, RecursionError, Error, Refusal):  # what is wrong with it, the replica says
             return PromptKey()
 
     def _key(self, prompt: _Prompt, namespace: str) -> PromptKey:
@@ -103,7 +112,7 @@ def _tools(body: ChatRequest | CountRequest | ExplainRequest) -> list[JsonObject
     return [tool.as_dict() for tool in body.tools or ()]
 
 
-def _chat(raw: object) -> _Prompt:
+def _chat(raw: object, _: Tokenizer) -> _Prompt:
     body = ChatRequest.model_validate(raw)
     tools = [] if body.tool_choice == "none" else _tools(body)
     messages = [message.as_dict() for message in body.messages]
@@ -116,7 +125,15 @@ def _messages(raw: object, kind: type[CountRequest]) -> _Prompt:
     return _Conversation(conversation_of(body)[0], [] if none else _tools(body), None, body.special_tokens)
 
 
-def _completion(raw: object) -> _Prompt:
+def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _Prompt:
+    """What goes on from a response that one replica kept is refused by all of them."""
+    body = kind.model_validate(raw)
+    tools = [] if body.tool_choice == "none" else list(tools_of(body)[0].values())
+    variables = variables_of(tokenizer, body, tools)
+    return _Conversation(with_instructions(body, items_of(body.input)), tools, variables)
+
+
+def _completion(raw: object, _: Tokenizer) -> _Prompt:
     body = CompletionRequest.model_validate(raw)
     first = body.prompt if isinstance(body.prompt, str) else body.prompt[0] if body.prompt else None
     if isinstance(first, str):
@@ -126,7 +143,7 @@ def _completion(raw: object) -> _Prompt:
     return [token for token in body.prompt if isinstance(token, int)]
 
 
-def _explain(raw: object) -> _Prompt:
+def _explain(raw: object, _: Tokenizer) -> _Prompt:
     body = ExplainRequest.model_validate(raw)
     if body.messages is None:
         return _Text(body.prompt, body.special_tokens or "parse") if isinstance(body.prompt, str) else body.prompt
@@ -134,10 +151,13 @@ def _explain(raw: object) -> _Prompt:
     return _Conversation(messages, _tools(body), body.chat_template_kwargs, body.special_tokens or "letters")
 
 
-_READERS: Mapping[str, Callable[[object], _Prompt]] = {
+# Requests of other routes have no prompt.
+_READERS: Mapping[str, Callable[[object, Tokenizer], _Prompt]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completion,
-    "/v1/messages": lambda raw: _messages(raw, MessagesRequest),
-    "/v1/messages/count_tokens": lambda raw: _messages(raw, CountRequest),
+    "/v1/messages": lambda raw, _: _messages(raw, MessagesRequest),
+    "/v1/messages/count_tokens": lambda raw, _: _messages(raw, CountRequest),
+    "/v1/responses": lambda raw, tokenizer: _response(raw, tokenizer, ResponseRequest),
+    "/v1/responses/input_tokens": lambda raw, tokenizer: _response(raw, tokenizer, PromptRequest),
     "/explain": _explain,
 }

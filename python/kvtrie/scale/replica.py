@@ -15,6 +15,7 @@ import importlib
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from ..errors import ArgumentError, ClosedError
@@ -31,7 +32,8 @@ class Replica:
 
     def __init__(self, options: ServeOptions, engine: str | None = None) -> None:
         opened = open_server(options) if engine is None else _imported(engine)(options)
-        self._app = create_app(opened.model, opened.cache, opened.name, opened.settings)
+        settings = replace(opened.settings, kept_responses=0)  # the next request may come to another replica
+        self._app = create_app(opened.model, opened.cache, opened.name, settings)
         self._engine = self._app.state.engine
         self._summaries = Summaries(opened.cache)
         self._calls: weakref.WeakSet[_UnderWay] = weakref.WeakSet()

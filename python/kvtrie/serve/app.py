@@ -4,7 +4,7 @@
 
     app = create_app(model, cache, "my-model", Settings(context=8192))    # for uvicorn, or any server of ASGI
 
-Its end closes the engine with all requests, and the cache.
+Its end closes the engine with all requests, the cache, and the responses that are kept.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from starlette.responses import Response
 from .. import __version__
 from ..models.base import Model
 from ..prefix_cache import PrefixCache
-from . import anthropic_api, failures, live, openai_api, tools_api
+from . import anthropic_api, failures, live, openai_api, responses_api, tools_api
 from .body import WholeBodies
 from .engine import Engine
 from .json_values import JsonObject
 from .metrics import Figures
+from .responses_store import ResponseStore
 from .settings import Settings
 from .tenants import Tenants
 
@@ -33,19 +34,24 @@ from .tenants import Tenants
 def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
     """``name``: what clients call the model. ``app.state`` has the ``engine``, and who looks at the page: ``watch``."""
     engine = Engine(model, cache, name, settings)
+    responses = ResponseStore(settings.responses, settings.kept_responses)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await asyncio.to_thread(engine.close)
+            try:
+                await asyncio.to_thread(engine.close)
+            finally:
+                responses.close()
 
     app = FastAPI(title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.engine = engine
     tenants, figures = Tenants(settings), Figures(engine)
     app.include_router(openai_api.router(engine, tenants))
     app.include_router(anthropic_api.router(engine, tenants))
+    app.include_router(responses_api.router(engine, tenants, responses))
     app.include_router(tools_api.router(engine, tenants))
     app.state.watch = live.Watch(engine)
     app.include_router(live.router(engine, tenants, app.state.watch))

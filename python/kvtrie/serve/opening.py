@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import models
@@ -83,6 +83,8 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
     settings = settings_of(options, model)
     model.warm_up(options.kv_dtype, progress=progress)  # so that no request waits for compilers
     cache, folder = _open_cache(options, model, settings)
+    if folder is not None:
+        settings = replace(settings, responses=folder / "responses.sqlite")
     return Opened(model, options.name or chosen.name, cache, settings, folder, chosen.note)
 
 

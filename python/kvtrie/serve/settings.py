@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
 CONVERSATIONS = 4  # of the longest, that the device has room for unless told
@@ -18,6 +19,8 @@ class Settings:
     ``keys``: the namespace that each API key has; without any, all have the namespace "default". ``admin_key``: what
     the live page and ``/metrics`` ask for where there are keys; None: they are closed then.
     ``volatile``: patterns of lines that are taken out of system messages, beside those that are known (volatile.py).
+    ``kept_responses``: how many ``previous_response_id`` may go on from; ``responses``: the file that has them, or None
+    for memory (responses_store.py).
     """
 
     context: int
@@ -32,3 +35,5 @@ class Settings:
     admin_key: str | None = None
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     volatile: tuple[str, ...] = ()
+    kept_responses: int = 10_000
+    responses: Path | None = None
