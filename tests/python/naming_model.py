@@ -22,7 +22,8 @@ class NamingModel:
     def __init__(self, real: Any, check: bool = True, ends: int = 0) -> None:
         self.tokenizer, self.token_texts = real.tokenizer, real.token_texts
         self.has_tokenizer = True
-        self.fingerprint = "naming"
+        self.fingerprint = self.family = "naming"
+        self.nbytes = 0
         self.end_tokens = real.end_tokens
         self.config = SimpleNamespace(
             vocab_size=real.config.vocab_size, eos_token_ids=real.end_tokens, max_position_embeddings=1 << 20

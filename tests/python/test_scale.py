@@ -53,7 +53,10 @@ def whole(app: Any, call: Call) -> tuple[Head, bytes]:
     return asyncio.run(read())
 
 
-WITHOUT_PROMPTS = {"/tokenize", "/detokenize", "/flush", "/v1/responses/{made}/cancel"}
+WITHOUT_PROMPTS = {
+    "/tokenize", "/detokenize", "/flush", "/v1/responses/{made}/cancel", "/v1/embeddings",
+    "/api/show", "/api/embed", "/api/embeddings",
+}  # fmt: skip
 
 
 def test_each_route_with_a_prompt_has_keys(app: Any) -> None:
@@ -77,16 +80,21 @@ def test_each_route_with_a_prompt_has_keys(app: Any) -> None:
         ("/v1/completions", {"prompt": [list(range(5, 300))]}),
         ("/v1/messages", {"system": SYSTEM, "messages": CHAT[1:], "max_tokens": 4}),
         ("/v1/responses", {"instructions": SYSTEM, "input": CHAT[1:], "tools": [{"type": "function", "name": "look"}]}),
+        ("/api/chat", {"model": "tiny", "messages": CHAT, "tools": [TOOL], "stream": False}),
+        ("/api/generate", {"model": "tiny", "prompt": "Once upon a time " * 30, "stream": False}),
+        ("/api/generate", {"model": "tiny", "prompt": "Once upon a time " * 30, "raw": True, "stream": False}),
         ("/v1/responses", {"input": "Once upon a time " * 30, "reasoning": {"effort": "none"}}),
     ],
 )
 def test_a_key_is_of_the_prompt_that_the_replica_computes(model: Any, app: Any, path: str, body: Any) -> None:
     key = PromptKeys(model.tokenizer).of(path, json.dumps(body).encode(), "tenant")
-    most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-    head, answer = whole(app, call_of(path, {**body, most: 1}))
+    most = {"/v1/": {"max_tokens": 1}, "/api/": {"options": {"num_predict": 1}}}[path[: path.index("/", 1) + 1]]
+    most = {"max_output_tokens": 1} if path == "/v1/responses" else most
+    head, answer = whole(app, call_of(path, {**body, **most}))
     assert head.status == 200, answer
-    usage = json.loads(answer)["usage"]
-    count = usage["prompt_tokens"] if "prompt_tokens" in usage else usage["input_tokens"]
+    told = json.loads(answer)
+    counts = {**told, **told.get("usage", {})}
+    count = next(counts[name] for name in ("prompt_tokens", "input_tokens", "prompt_eval_count") if name in counts)
     assert key.tokens == count > 64
     assert len(key.fingerprints) == count // 64
     known = app.state.engine.cache.summary().astype(np.uint32).tolist()

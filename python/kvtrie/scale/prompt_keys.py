@@ -26,11 +26,14 @@ from ..serve.anthropic_schema import CountRequest, MessagesRequest
 from ..serve.conversation_texts import ConversationTexts
 from ..serve.failures import Refusal
 from ..serve.json_values import JsonObject, JsonView
+from ..serve.ollama_api import asked_messages, effort_of, messages_of
+from ..serve.ollama_schema import ChatAsked, GenerateAsked
 from ..serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
 from ..serve.replays import Replays
 from ..serve.responses_api import tools_of, variables_of, with_instructions
 from ..serve.responses_items import items_of
 from ..serve.responses_schema import PromptRequest, ResponseRequest
+from ..serve.thinking import thinking_variables
 from ..serve.volatile import VolatileLines
 from .summaries import prompt_fingerprints
 
@@ -133,6 +136,21 @@ def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _
     return _Conversation(with_instructions(body, items_of(body.input)), tools, variables)
 
 
+def _ollama_chat(raw: object, tokenizer: Tokenizer) -> _Prompt:
+    body = ChatAsked.model_validate(raw)
+    tools = [tool.as_dict() for tool in body.tools or ()]
+    variables = thinking_variables(tokenizer, effort_of(body.think), tools, "think")
+    return _Conversation(messages_of(body.messages), tools, variables)
+
+
+def _ollama_text(raw: object, tokenizer: Tokenizer) -> _Prompt:
+    body = GenerateAsked.model_validate(raw)
+    if body.raw:
+        return _Text(body.prompt, "parse")
+    variables = thinking_variables(tokenizer, effort_of(body.think), None, "think")
+    return _Conversation(asked_messages(body), [], variables)
+
+
 def _completion(raw: object, _: Tokenizer) -> _Prompt:
     body = CompletionRequest.model_validate(raw)
     first = body.prompt if isinstance(body.prompt, str) else body.prompt[0] if body.prompt else None
@@ -159,5 +177,7 @@ _READERS: Mapping[str, Callable[[object, Tokenizer], _Prompt]] = {
     "/v1/messages/count_tokens": lambda raw, _: _messages(raw, CountRequest),
     "/v1/responses": lambda raw, tokenizer: _response(raw, tokenizer, ResponseRequest),
     "/v1/responses/input_tokens": lambda raw, tokenizer: _response(raw, tokenizer, PromptRequest),
+    "/api/chat": _ollama_chat,
+    "/api/generate": _ollama_text,
     "/explain": _explain,
 }

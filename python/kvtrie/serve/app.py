@@ -21,7 +21,7 @@ from starlette.responses import Response
 from .. import __version__
 from ..models.base import Model
 from ..prefix_cache import PrefixCache
-from . import anthropic_api, failures, live, openai_api, responses_api, tools_api
+from . import anthropic_api, failures, live, ollama_api, openai_api, responses_api, tools_api
 from .body import WholeBodies
 from .engine import Engine
 from .json_values import JsonObject
@@ -52,6 +52,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
     app.include_router(openai_api.router(engine, tenants))
     app.include_router(anthropic_api.router(engine, tenants))
     app.include_router(responses_api.router(engine, tenants, responses))
+    app.include_router(ollama_api.router(engine, tenants))
     app.include_router(tools_api.router(engine, tenants))
     app.state.watch = live.Watch(engine)
     app.include_router(live.router(engine, tenants, app.state.watch))

@@ -187,6 +187,21 @@ class Engine:
             self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning, options.each_token
         )
 
+    # --- what it can do ---------------------------------------------------------------------------------------------
+
+    @property
+    def template(self) -> str | None:
+        """The chat template; None: it answers no chats."""
+        return self._template
+
+    @property
+    def capabilities(self) -> list[str]:
+        """As Ollama calls them."""
+        can = {"completion": True, "tools": self._syntax is not None}
+        return [name for name, there in can.items() if there] + (
+            ["thinking"] if reasoning_of(self._template, "") is not None else []
+        )
+
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def require_text(self, what: str) -> None:

@@ -2,8 +2,9 @@
 
     OpenAI       {"error": {"message", "type", "param", "code"}}
     Anthropic    {"type": "error", "error": {"type", "message"}}     under /v1/messages
+    Ollama       {"error": message}                                  under /api
 
-Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/errors.
+Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/errors, Ollama's docs/api.md.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def is_anthropic(path: str) -> bool:
 
 def error_object(path: str, refusal: Refusal) -> JsonObject:
     """The JSON of an error."""
+    if path.startswith("/api/"):
+        return {"error": refusal.message}
     if is_anthropic(path):
         kind = _ANTHROPIC.get(refusal.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": refusal.message}}

@@ -37,6 +37,7 @@ from .responses_schema import (
 from .responses_store import Kept, ResponseStore
 from .streams import events, until_gone
 from .tenants import Tenants
+from .thinking import thinking_variables
 
 PATH = "/v1/responses"
 _KINDS: dict[str, type[FunctionTool] | type[CustomTool]] = {"function": FunctionTool, "custom": CustomTool}
@@ -163,21 +164,9 @@ def tools_of(body: PromptRequest) -> tuple[dict[str, JsonObject], frozenset[str]
 
 
 def variables_of(tokenizer: Tokenizer, body: PromptRequest, tools: Sequence[object]) -> JsonObject:
-    """How hard it thinks, in the words of its template. Raises ``Refusal`` where it has none."""
+    """Of the template, as the request has them."""
     effort = None if body.reasoning is None else body.reasoning.effort
-    names = tokenizer.template(tools=tools or None).names
-    if effort is None:
-        return {}
-    if "reasoning_effort" in names:
-        return {"reasoning_effort": effort}
-    if "enable_thinking" in names:
-        return {"enable_thinking": effort != "none"}
-    if effort == "none":
-        return {}
-    raise Refusal(
-        400, "reasoning.effort: this model's chat template has no such setting, allowed none",
-        code="unsupported_parameter", param="reasoning.effort",
-    )  # fmt: skip
+    return thinking_variables(tokenizer, effort, tools, "reasoning.effort")
 
 
 def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOptions:

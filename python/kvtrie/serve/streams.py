@@ -17,7 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from .answer import Answer, Piece
 from .failures import error_object, refusal_of
+from .json_values import JsonObject
 
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 CLOSED = 499  # as nginx calls a request whose client left; nobody reads it
 
 
@@ -52,10 +54,30 @@ def events(parts: AsyncIterator[bytes], answers: Sequence[Answer], path: str = "
         finally:
             await parts.aclose()  # type: ignore[attr-defined]  # all of them are generators
 
-    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    response = _Events(guarded(), media_type="text/event-stream", headers=headers)
+    response = _Events(guarded(), media_type="text/event-stream", headers=_HEADERS)
     response.answers = answers
     return response
+
+
+def lines(parts: AsyncIterator[JsonObject], answers: Sequence[Answer]) -> StreamingResponse:
+    """The same as lines of JSON, as Ollama's clients read them. An error on the way is the last line."""
+
+    async def guarded() -> AsyncIterator[bytes]:
+        try:
+            async for part in parts:
+                yield _line(part)
+        except Exception as error:
+            yield _line(error_object("/api/", refusal_of(error)))
+        finally:
+            await parts.aclose()  # type: ignore[attr-defined]  # as above
+
+    response = _Events(guarded(), media_type="application/x-ndjson", headers=_HEADERS)
+    response.answers = answers
+    return response
+
+
+def _line(value: JsonObject) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
 async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional[Piece]]]:

@@ -44,6 +44,12 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         text = await asyncio.to_thread(tokenizer.decode, body.tokens)
         return {"content": text, "prompt": text}
 
+    @routes.post("/v1/embeddings")
+    async def embeddings(request: Request) -> JsonObject:
+        """There are none."""
+        tenants.namespace(request)
+        raise Refusal(400, "this server gives no embeddings: it has a model that answers", code="unsupported")
+
     @routes.post("/explain")
     async def explain(body: ExplainRequest, request: Request) -> JsonObject:
         """Why no more of a prompt would be reused; only the key's own namespace is looked at."""
