@@ -162,6 +162,11 @@ class Request(AsyncClosing):
         return self._stream.reused
 
     @property
+    def uncomputed(self) -> int:
+        """Tokens of the prompt that are still to be computed, as far as is known before it begins."""
+        return self._stream.waiting.uncomputed
+
+    @property
     def finish_reason(self) -> str | None:
         """ "stop", "length", "cancelled" or "failed"; None: unfinished."""
         outcome = self._stream.outcome

@@ -260,8 +260,8 @@ def test_models_health_and_metrics(server: Served) -> None:
         ({"messages": QUESTION, "temperature": 3}, "temperature"),
         ({"messages": QUESTION, "temperature": "warm"}, "temperature"),
         ({"messages": QUESTION, "n": 1000}, "n"),
-        ({"messages": QUESTION, "max_tokens": 0}, "max_tokens"),
-        ({"messages": QUESTION, "stop": [""]}, "stop"),
+        ({"messages": QUESTION, "max_tokens": -2}, "max_tokens"),
+        ({"messages": QUESTION, "stop": ["a", None]}, "stop.1"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
         ({"messages": QUESTION, "tool_choice": "required"}, "tool_choice"),
         ({"messages": QUESTION, "logit_bias": {"0": 1e9}}, "logit_bias"),
@@ -273,10 +273,6 @@ def test_wrong_fields_are_refused_by_name(server: Served, fields: Any, named: st
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert named in (error["param"] or "")
-
-
-def test_unknown_fields_are_ignored(server: Served) -> None:
-    assert chat(server, user="me", reasoning_effort="high", never_heard_of={"a": [1]})["choices"]
 
 
 def test_garbage_is_refused(server: Served) -> None:

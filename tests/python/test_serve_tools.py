@@ -46,14 +46,15 @@ def post(server: Served, path: str, body: Any) -> Any:
 
 
 def test_a_required_call_that_cannot_be_made(server: Served) -> None:
-    """The error names the field that asked for it."""
+    """The error names the tool, and where it stands."""
     wrong = {"type": "object", "properties": {"a": {"type": "strin"}}, "required": ["a"]}
     tools = [{"type": "function", "function": {"name": "measure", "parameters": wrong}}]
     body = {"messages": QUESTION, "tools": tools, "tool_choice": "required", "max_tokens": 9}
     response = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=PATIENCE)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert "tool_choice: got what llguidance refuses" in error["message"] and "strin" in error["message"]
+    assert error["param"] == "tools.0.function.parameters"
+    assert "'measure'" in error["message"] and "strin" in error["message"]
 
 
 def test_a_required_call_is_found_again_as_it_was_sampled(server: Served) -> None:

@@ -79,6 +79,10 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         "--drop-lines", metavar="PATTERN", action="append", default=[],
         help="take lines that match out of system messages: a date, a counter (may be repeated)",
     )  # fmt: skip
+    parser.add_argument(
+        "--ignore-fields", metavar="NAME", action="append", default=[],
+        help="ignore a field of requests that would be refused, since it is not known here (may be repeated)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
@@ -133,4 +137,5 @@ def _options(arguments: argparse.Namespace, keys: Mapping[str, str]) -> ServeOpt
 
     same = {field.name for field in dataclasses.fields(ServeOptions)} & set(vars(arguments))
     values = {name: getattr(arguments, name) for name in same}
-    return ServeOptions(**{**values, "keys": keys, "drop_lines": tuple(arguments.drop_lines)})
+    repeated = {name: tuple(getattr(arguments, name)) for name in ("drop_lines", "ignore_fields")}
+    return ServeOptions(**{**values, **repeated, "keys": keys})

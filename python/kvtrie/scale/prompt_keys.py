@@ -22,7 +22,8 @@ from pydantic import ValidationError
 from ..errors import Error
 from ..models.tokenizer import TextReading, Tokenizer
 from ..serve.anthropic_api import conversation_of
-from ..serve.anthropic_schema import CountRequest, MessagesRequest
+from ..serve.anthropic_schema import ConversationRequest, CountRequest, MessagesRequest
+from ..serve.asked_for import namespace_of
 from ..serve.conversation_texts import ConversationTexts
 from ..serve.failures import Refusal
 from ..serve.json_values import JsonObject, JsonView
@@ -84,8 +85,11 @@ class PromptKeys:
         if read is None:
             return PromptKey()
         try:
-            return self._key(read(json.loads(body), self._tokenizer), namespace)
-        except (ValidationError, ValueError, RecursionError, Error, Refusal):  # what is wrong with it, the replica says
+            raw = json.loads(body)
+            if raw.get("cache_prompt") is False:
+                return PromptKey()
+            return self._key(read(raw, self._tokenizer), namespace_of(namespace, raw.get("cache_salt")))
+        except (ValidationError, ValueError, RecursionError, AttributeError, Error, Refusal):  # the replica says what
             return PromptKey()
 
     def _key(self, prompt: _Prompt, namespace: str) -> PromptKey:
@@ -111,7 +115,7 @@ def _of_tokens(text: str, tokens: npt.NDArray[np.int32], namespace: str) -> Prom
 # ---- what each route calls its prompt --------------------------------------------------------------------------------
 
 
-def _tools(body: ChatRequest | CountRequest | ExplainRequest) -> list[JsonObject]:
+def _tools(body: ChatRequest | ConversationRequest | ExplainRequest) -> list[JsonObject]:
     return [tool.as_dict() for tool in body.tools or ()]
 
 
@@ -119,13 +123,13 @@ def _chat(raw: object, _: Tokenizer) -> _Prompt:
     body = ChatRequest.model_validate(raw)
     tools = [] if body.tool_choice == "none" else _tools(body)
     messages = [message.as_dict() for message in body.messages]
-    return _Conversation(messages, tools, body.chat_template_kwargs, body.special_tokens)
+    return _Conversation(messages, tools, body.variables, body.special_tokens)
 
 
-def _messages(raw: object, kind: type[CountRequest]) -> _Prompt:
+def _messages(raw: object, kind: type[ConversationRequest]) -> _Prompt:
     body = kind.model_validate(raw)
     none = body.tool_choice is not None and body.tool_choice.type == "none"
-    return _Conversation(conversation_of(body)[0], [] if none else _tools(body), None, body.special_tokens)
+    return _Conversation(conversation_of(body)[0], [] if none else _tools(body), body.variables, body.special_tokens)
 
 
 def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _Prompt:

@@ -2,7 +2,8 @@
 
     clients --HTTP--> app.py           routes, keys (tenants.py), limits (body.py), errors (failures.py)
                       openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it: openai_schema.py
-                      anthropic_api.py the same
+                      anthropic_api.py the same; blocks of other kinds: anthropic_blocks.py
+                      fields.py        which fields are obeyed, ignored or refused (asked_for.py, wrong_fields.py)
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
                         conversation_texts.py   messages -> text (replays.py, volatile.py)

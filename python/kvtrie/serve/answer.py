@@ -39,7 +39,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
-    """How tokens of one answer become pieces. ``silent``: token ids that are no text; ``stops``: texts that end it."""
+    """How tokens of one answer become pieces. ``silent``: token ids that are no text; ``stops``: texts that end it.
+    ``most_calls``: it ends with so many. ``warm``: the prompt is computed, and the one token behind it is nobody's."""
 
     tokenizer: Tokenizer
     silent: frozenset[int]
@@ -47,6 +48,8 @@ class Reading:
     tools: Optional[ToolReader] = None
     reasoning: Optional[ReasoningReader] = None
     each_token: bool = False
+    most_calls: int | None = None
+    warm: bool = False
 
 
 class Answer:
@@ -88,12 +91,17 @@ class Answer:
     @property
     def tokens(self) -> list[int]:
         """Those that were chosen so far, with what ended it."""
-        return self._request.tokens
+        return [] if self._reading.warm else self._request.tokens
 
     @property
     def generated(self) -> int:
         """Tokens that were chosen so far, with what ended it."""
-        return len(self._request.tokens)
+        return len(self.tokens)
+
+    @property
+    def uncomputed(self) -> int:
+        """Tokens of the prompt that are still to be computed, as far as is known."""
+        return self._request.uncomputed
 
     def text_of(self, token: int) -> str:
         """What one token spells alone."""
@@ -115,9 +123,13 @@ class Answer:
             async for token in self._request:
                 if self._entry.seconds_to_first is None:
                     self._entry.seconds_to_first = time.perf_counter() - self._began
-                piece = self._piece(token)
+                piece = None if self._reading.warm else self._piece(token)
                 if piece is not None:
                     yield piece
+                if self._has_all_calls:
+                    self._request.cancel()
+                    self._settle_at_end()
+                    return
             if self._request.finish_reason == "cancelled":  # not by this: the batcher was closed
                 raise ClosedError("[serve] the server is closing")
             last = self._end()
@@ -166,18 +178,27 @@ class Answer:
 
     def _find_calls(self, text: str, piece: Piece) -> None:
         tools = self._reading.tools
+        if self._has_all_calls:
+            return
         piece.text += text if tools is None else tools.feed(text)
         if tools is not None:
             self._hand_out(tools, piece)
 
+    @property
+    def _has_all_calls(self) -> bool:
+        return self._reading.most_calls is not None and len(self.calls) >= self._reading.most_calls
+
     def _hand_out(self, tools: ToolReader, piece: Piece) -> None:
-        for call in tools.calls[self._told :]:
+        for call in tools.calls[self._told : self._reading.most_calls]:
             made = self._replays.new_id()
             self.calls[made] = call
             piece.calls.append((made, call))
-        self._told = len(tools.calls)
+        self._told = len(self.calls)
 
     def _end(self) -> Piece | None:
+        if self._reading.warm:
+            self._settle("length")
+            return None
         piece = Piece()
         if self._until.found is None:
             self._take(self._stream.finish(), piece)

@@ -21,6 +21,7 @@ from ..models.tokenizer import TextReading, Tokenizer, telling, template_variabl
 from .json_values import JsonObject, JsonView
 from .replays import Replays
 from .volatile import VolatileLines
+from .wrong_fields import FieldError
 
 _log = logging.getLogger("kvtrie.serve")
 
@@ -47,16 +48,16 @@ class ConversationTexts:
     ) -> tuple[Rendered, list[Rendered]]:
         """The text, and that of the first messages for each number in ``marks`` where the template takes them alone.
 
-        A last message of the assistant's is the beginning of the answer. ``special_tokens``: what those are that stand
-        in messages and variables. Raises ``kv.ArgumentError`` for what the template refuses.
+        A last text of the assistant's is the beginning of the answer (``begun_words``). ``special_tokens``: what those
+        are that stand in messages and variables. Raises ``kv.ArgumentError`` for what the template refuses.
         """
         template = self._tokenizer.template(tools=tools or None)
-        values = template_variables(variables or {}, "serve", "chat_template_kwargs", ())
+        values = _variables(variables or {})
         if tools:
             values = {**{name: list(tools) for name in self._tool_names(template)}, **values}
         shown = [self._shown(message, namespace, template.reads) for message in messages]
         with telling(_log.warning):
-            text = self._rendered(shown, special_tokens, values)
+            text = self._rendered(messages, shown, special_tokens, values)
             parts = [self._rendered_part(shown[:count], special_tokens, values) for count in sorted(set(marks))]
         return text, [part for part in parts if part is not None]
 
@@ -89,13 +90,13 @@ class ConversationTexts:
             return [{**part, "text": self._volatile.without(part["text"])} for part in content]
         return self._volatile.without(content) if isinstance(content, str) else content
 
-    def _rendered(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered:
-        last = messages[-1] if messages else {}
-        begun = last.get("content") if last.get("role") == "assistant" and not last.get("tool_calls") else None
-        whole = messages if begun is None else messages[:-1]
-        prompt = self._tokenizer.rendered(whole, True, reading, values)
-        words = "".join(part["text"] for part in begun) if isinstance(begun, list) else begun
-        return prompt.with_words(words, self._tokenizer.special_tokens) if isinstance(words, str) else prompt
+    def _rendered(self, given: Messages, messages: Messages, reading: TextReading, values: JsonView) -> Rendered:
+        """``messages``: what the template sees of those that were given."""
+        words = begun_words(given)
+        if words is None:
+            return self._tokenizer.rendered(messages, True, reading, values)
+        prompt = self._tokenizer.rendered(messages[:-1], True, reading, values)
+        return prompt.with_words(words, self._tokenizer.special_tokens)
 
     def _rendered_part(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered | None:
         """The first messages; None where the template does not take them alone."""
@@ -103,6 +104,26 @@ class ConversationTexts:
             return self._tokenizer.rendered(messages, False, reading, values)
         except ArgumentError:
             return None
+
+
+def begun_words(messages: Messages) -> str | None:
+    """The beginning of the answer that the last message is; None where it is none.
+
+    Plain text only: calls and reasoning are written as the template writes them, and a turn with them is over."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or last.get("tool_calls") or last.get("reasoning_content"):
+        return None
+    content = last.get("content")
+    words = "".join(part["text"] for part in content) if isinstance(content, list) else content
+    return words if isinstance(words, str) else None
+
+
+def _variables(given: JsonView) -> JsonObject:
+    """Raises ``FieldError`` for what is no variable of a template."""
+    try:
+        return dict(template_variables(given, "serve", "chat_template_kwargs", ()))
+    except ArgumentError as error:
+        raise FieldError(str(error), param="chat_template_kwargs") from error
 
 
 def _with_parsed_arguments(call: JsonView) -> JsonObject:

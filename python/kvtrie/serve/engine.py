@@ -7,6 +7,7 @@ waits for the step that is under way, writes what the disk does not have yet, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,16 +15,17 @@ from dataclasses import dataclass, field
 from .._core import CausalCache, HybridCache
 from .._flushing import flushed
 from ..batcher import Batcher
-from ..errors import ArgumentError, NotSupported
+from ..errors import Error, NotSupported
 from ..explain import Explanation
 from ..models.base import Model
 from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
 from ..replies import SamplingOptions
+from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .conversation_texts import Messages
-from .grammar import Grammars
+from .grammar import Grammars, calls_or_json, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
 from .prompts import Prompt, Prompts
@@ -32,6 +34,7 @@ from .replays import Replays
 from .settings import Settings
 from .tool_calls import grammar_for_tools, syntax_of
 from .volatile import VolatileLines
+from .wrong_fields import FieldError
 
 _log = logging.getLogger("kvtrie.serve")
 _ANY_OBJECT = {"type": "object"}
@@ -39,18 +42,25 @@ _ANY_OBJECT = {"type": "object"}
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """How an answer is made. ``tools``: those that it may call, as the OpenAI API has them; a call is required where
-    ``must_call``. ``schema``: JSON schema that the answer follows; {} for any JSON object. ``each_token``: a piece for
-    each, also where it completes no text."""
+    """How an answer is made. ``max_tokens``: -1 for as many as there is room for, 0 to compute the prompt alone.
+    ``tools``: those that it may call, as the OpenAI API has them; a call is required where ``must_call``, one at most
+    where ``one_call``. ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; it
+    came as ``schema_field``.
+    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is evicted
+    when it has ended; it needs a namespace of its own."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
     sampling: SamplingOptions = field(default_factory=lambda: SamplingOptions())
     tools: tuple[JsonView, ...] = ()
     must_call: bool = False
+    one_call: bool = False
     schema: JsonView | None = None
+    schema_field: str = "response_format"
     ignore_eos: bool = False
     each_token: bool = False
+    keeps_nothing: bool = False
 
 
 class Engine:
@@ -69,6 +79,7 @@ class Engine:
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)
+        self._unkept: dict[asyncio.Task[None], tuple[Prompt, str]] = {}  # state that goes when its request has ended
         self._has_points = any(_needs_points(each) for each in cache.caches)
 
     # --- prompts ----------------------------------------------------------------------------------------------------
@@ -106,6 +117,10 @@ class Engine:
         decode = self.model.tokenizer.decode
         return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
 
+    async def plan(self, prompt: Prompt, namespace: str) -> int:
+        """How many tokens of it would be reused now."""
+        return (await asyncio.to_thread(self.cache.plan, prompt.tokens, namespace)).reusable
+
     # --- answers ----------------------------------------------------------------------------------------------------
 
     async def answers(
@@ -135,7 +150,7 @@ class Engine:
         request = self.batcher.submit(
             prompt.tokens,
             self._length(options, prompt),
-            list(options.stops),
+            [*options.stops, *options.stop_tokens],
             ignore_eos=options.ignore_eos,
             namespace=namespace,
             checkpoints=prompt.checkpoints,
@@ -143,6 +158,8 @@ class Engine:
         )
         try:
             entry = self.journal.begin(api, namespace, request, why)
+            if options.keeps_nothing:
+                self._evict_behind(request, prompt, namespace)
             return Answer(request, reading, entry, self.journal, self._replays)
         except BaseException:  # whose traceback has the request for as long as anybody has it
             request.cancel()
@@ -150,15 +167,36 @@ class Engine:
             raise
 
     def _length(self, options: AnswerOptions, prompt: Prompt) -> int:
-        room = self.settings.context - len(prompt.tokens)
-        return min(room, self.settings.max_tokens if options.max_tokens is None else options.max_tokens)
+        room, wanted = self.settings.context - len(prompt.tokens), options.max_tokens
+        if wanted == -1:
+            return room
+        return min(room, self.settings.max_tokens if wanted is None else max(1, wanted))
+
+    def _evict_behind(self, request: Request, prompt: Prompt, namespace: str) -> None:
+        """Takes the state of a namespace out of the cache once the request has ended."""
+
+        async def evict() -> None:
+            with contextlib.suppress(Exception):  # which the answer's reader is told
+                await request
+            await asyncio.to_thread(self._evict, task)
+
+        task = asyncio.create_task(evict())
+        self._unkept[task] = (prompt, namespace)
+
+    def _evict(self, task: asyncio.Task[None]) -> None:
+        """Nothing where another answer to the same prompt is live, which does it in its turn."""
+        prompt, namespace = self._unkept.get(task, (None, ""))
+        if prompt is not None:
+            with contextlib.suppress(Error):
+                self.cache.evict(prompt.tokens, namespace=namespace)
+        self._unkept.pop(task, None)
 
     async def _sampling(self, options: AnswerOptions, reading: Reading, number: int) -> SamplingOptions:
         sampling = SamplingOptions(**options.sampling)
         seed = sampling.get("seed")
         if seed is not None:
             sampling["seed"] = seed + number
-        if options.schema is not None or options.must_call:
+        if options.schema is not None or options.must_call:  # tools beside a schema: a call, or its JSON
             sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, options, reading)]
         return sampling
 
@@ -166,13 +204,34 @@ class Engine:
         """What an answer has to follow; behind its reasoning, where the prompt has begun one."""
         reasoning = reading.reasoning
         behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
-        if options.schema is not None:
-            return self._grammars.json_schema(options.schema or _ANY_OBJECT, behind)
-        special_id = self.model.tokenizer.special_id
-        grammar = None if self._syntax is None else grammar_for_tools(self._syntax, options.tools, True, special_id)
-        if grammar is None:
+        most = {"at_most": 1} if options.one_call else {}
+        special_id, grammar = self.model.tokenizer.special_id, None
+        tools = [with_known_formats(tool) for tool in options.tools]
+        if self._syntax is not None:
+            grammar = grammar_for_tools(self._syntax, tools, True, special_id, **most)
+        if grammar is None and options.must_call:
             raise NotSupported("[serve] tool_choice: this model's template has no form of calls that can be required")
-        return self._grammars.lark(grammar, behind, "tool_choice")
+        schema = None if options.schema is None else options.schema or _ANY_OBJECT
+        if grammar is None:
+            return self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
+        if not options.must_call and schema is not None:
+            self._grammars.json_schema(schema, behind, options.schema_field)  # errors name its own field
+            grammar = calls_or_json(grammar, schema)
+        try:
+            return self._grammars.lark(grammar, behind, "tool_choice" if options.must_call else "tools")
+        except FieldError:
+            self._name_the_culprit(tools)
+            raise
+
+    def _name_the_culprit(self, tools: Sequence[JsonView]) -> None:
+        """Raises for the tool whose parameters are refused by themselves."""
+        for number, tool in enumerate(tools):
+            function = tool["function"]
+            field = f"tools.{number}.function.parameters"
+            try:
+                self._grammars.json_schema(function.get("parameters") or _ANY_OBJECT, field=field)
+            except FieldError as error:
+                raise FieldError(f"{error} (of the tool {function['name']!r})", param=field) from error
 
     def _reading(self, options: AnswerOptions, prompt: Prompt) -> Reading:
         special_id = self.model.tokenizer.special_id
@@ -180,11 +239,19 @@ class Engine:
         ids = [found for found in map(special_id, options.stops) if found is not None]
         functions = {str(tool["function"]["name"]): tool["function"].get("parameters") for tool in options.tools}
         tools = self._syntax.reader(functions) if self._syntax is not None and functions else None
-        reasoning = reasoning_of(self._template, prompt.text) if prompt.text else None
+        asked = prompt.text[: len(prompt.text) - len(prompt.begun)]
+        reasoning = reasoning_of(self._template, asked, prompt.begun) if prompt.text else None
         marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
         silent = self._specials.difference(special_id(mark) for mark in marks)
         return Reading(
-            self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning, options.each_token
+            self.model.tokenizer,
+            self._ends | silent.union(ids, options.stop_tokens),
+            texts,
+            tools,
+            reasoning,
+            options.each_token,
+            most_calls=1 if options.one_call and not options.must_call else None,
+            warm=options.max_tokens == 0,
         )
 
     # --- what it can do ---------------------------------------------------------------------------------------------
@@ -207,12 +274,14 @@ class Engine:
     def require_text(self, what: str) -> None:
         """Raises where the model cannot be asked for chats."""
         if self._template is None:
-            raise ArgumentError(f"[serve] {what}: this model has no chat template, allowed /v1/completions")
+            raise FieldError(f"[serve] {what}: this model has no chat template, allowed /v1/completions", param=what)
 
     def close(self) -> None:
         """Ends all requests, then the cache; all that is idle is written to its disk before. It may be called again."""
         try:
             self.batcher.close()
+            for task in list(self._unkept):
+                self._evict(task)
             if not flushed(self.cache):
                 _log.warning("serve: some of the state was not written to the disk")
         finally:

@@ -10,6 +10,7 @@ Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/err
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse
 
 from .. import errors as kv
 from .json_values import JsonObject
+from .wrong_fields import FieldError
 
 RETRY_AFTER = 1  # seconds
 
@@ -29,6 +31,7 @@ _OPENAI = {
     404: "not_found_error",
     408: "timeout_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
 }
@@ -79,21 +82,68 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(503, "there is no room for this conversation beside those that are live: try again")
     if isinstance(error, kv.ClosedError):
         return Refusal(503, "the server is closing")
+    if isinstance(error, FieldError):
+        return Refusal(400, str(error), code=error.code, param=error.param)
     if isinstance(error, (kv.ArgumentError, kv.ArgumentTypeError, kv.NotSupported)):
-        code = "context_length_exceeded" if "prompt: got" in str(error) and "tokens" in str(error) else None
-        return Refusal(400, str(error), code=code)
+        return Refusal(400, str(error))
     _log.error("a request failed", exc_info=error)
     return Refusal(500, "the server failed to answer this request")
 
 
-def _validation(error: RequestValidationError) -> Refusal:
+def _validation(request: Request, error: RequestValidationError) -> Refusal:
     """The first field that is wrong."""
-    first = error.errors()[0]
-    where = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path")]
-    if first.get("type") == "json_invalid":
+    found = error.errors()
+    if found[0].get("type") == "json_invalid":
         return Refusal(400, "the body is not JSON", code="invalid_json")
-    param = ".".join(where) or None
-    return Refusal(400, f"{param or 'body'}: {first.get('msg', 'not allowed')}", code="invalid_value", param=param)
+    sent = request.headers.get("content-type", "")
+    if not isinstance(error.body, (dict, list)) and not _is_json(sent):
+        header = "curl: -H 'content-type: application/json'"
+        said = f"content-type: got {sent[:100] or 'none'}, allowed application/json ({header})"
+        return Refusal(415, said, code="unsupported_media_type", param="content-type")
+    param, first = _most_telling(found, error.body)
+    return Refusal(400, f"{param or 'body'}: {_told(first)}", code="invalid_value", param=param)
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _most_telling(found: Sequence[JsonObject], body: object) -> tuple[str | None, JsonObject]:
+    """Where a field may be of several types, there is an error for each: that of the type which fits the furthest."""
+    paths = [_path(each, body) for each in found]
+    at = max(range(len(found)), key=lambda n: (paths[n][:1] == paths[0][:1], len(paths[n]), -n))
+    return ".".join(paths[at]) or None, found[at]
+
+
+def _path(error: JsonObject, body: object) -> list[str]:
+    """What the client sent, without the names that types have in a schema."""
+    path: list[str] = []
+    parts = [part for at, part in enumerate(error["loc"]) if at or part not in ("body", "query", "path")]
+    for at, part in enumerate(parts):
+        if _has(body, part):
+            body = body[part]  # type: ignore[index]
+        elif not (error["type"] == "missing" and at == len(parts) - 1):
+            continue
+        path.append(str(part))
+    return path
+
+
+def _has(value: object, part: object) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _told(error: JsonObject) -> str:
+    given, expected = error.get("input"), error.get("ctx", {}).get("expected")
+    if error.get("type") == "missing":
+        return "missing"
+    if error.get("type") == "union_tag_invalid":
+        given, expected = error["ctx"]["tag"], error["ctx"]["expected_tags"]
+    if expected is not None:
+        return f"got {str(given)[:100]!r}, allowed {expected}"
+    return str(error.get("msg", "not allowed"))
 
 
 def install(app: FastAPI) -> None:
@@ -101,7 +151,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return error_response(request.url.path, _validation(error))
+        return error_response(request.url.path, _validation(request, error))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -39,6 +39,7 @@ from .. import _child
 from .._arguments import refusal, text
 from ..errors import ArgumentError, NotSupported
 from ..sampling import Logits, Tokens
+from .wrong_fields import FieldError
 
 if TYPE_CHECKING:
     import llguidance
@@ -58,6 +59,10 @@ _WHERE = "[serve] response_format"
 
 # Compact JSON: else a model may add spaces and line breaks for ever.
 _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False}
+
+# What llguidance 1.x knows of the formats of texts; a test asks it.
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
+_LITERAL = ("enum", "const", "default", "examples", "example")  # values, in which nothing is a keyword
 
 _TRIAL = """
 import json, resource, sys
@@ -102,17 +107,21 @@ class Grammars:
         self._passed: OrderedDict[bytes, None] = OrderedDict()
         self._passed_lock = threading.Lock()
 
-    def json_schema(self, schema: Mapping[str, object], behind: str | None = None) -> Following:
-        """JSON without white space that is valid by ``schema``; properties come in its order."""
+    def json_schema(
+        self, schema: Mapping[str, object], behind: str | None = None, field: str = "response_format"
+    ) -> Following:
+        """JSON without white space that is valid by ``schema``; properties come in its order. A ``format`` that
+        llguidance does not know holds nothing back, as the standard has it."""
         _require_library()
         from llguidance import LLMatcher
 
+        where = f"[serve] {field}"
         said = _schema_text(schema)
         try:
             made = LLMatcher.grammar_from_json_schema(said, overrides=_LAYOUT)
         except ValueError as error:
-            raise _refused(str(error)) from error
-        return self._following(made, behind)
+            raise _refused(str(error), where) from error
+        return self._following(made, behind, where)
 
     def json_object(self, behind: str | None = None) -> Following:
         """Any JSON object, without white space."""
@@ -164,7 +173,7 @@ class Grammars:
     def _try(self, grammar: str, where: str) -> None:
         """Raises where a grammar is refused, or takes too much to compile."""
         if len(grammar) > LONGEST:
-            raise ArgumentError(f"{where}: got {len(grammar)} characters, allowed {LONGEST}")
+            raise _wrong(where, f"got {len(grammar)} characters, allowed {LONGEST}")
         key = hashlib.sha256(grammar.encode()).digest()
         with self._passed_lock:
             if key in self._passed:
@@ -288,30 +297,59 @@ def _compile_elsewhere(grammar: str, where: str) -> None:
     if said.startswith("refused"):
         raise _refused(said[len("refused ") :], where)
     if said != "passed":
-        raise ArgumentError(
-            f"{where}: got a grammar that takes more to compile, allowed {SECONDS} seconds and {BYTES >> 20} MiB"
-        )
+        most = f"{SECONDS} seconds and {BYTES >> 20} MiB"
+        raise _wrong(where, f"got a grammar that takes more to compile, allowed {most}")
 
 
 def _schema_text(schema: Mapping[str, object]) -> str:
     if not isinstance(schema, Mapping):
         raise refusal(schema, "serve", "response_format", "a JSON schema as an object")
     try:
-        said = json.dumps(schema, allow_nan=False)
+        said = json.dumps(with_known_formats(schema), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"{_WHERE}: got a schema that is no JSON: {_line(str(error))}") from error
+        raise _wrong(_WHERE, f"got a schema that is no JSON: {_line(str(error))}") from error
     depth = deepest = 0
     for bracket in _BRACKETS.findall(said):
         depth += (bracket in "[{") - (bracket in "]}")
         deepest = max(deepest, depth)
     if deepest > DEEPEST:
-        raise ArgumentError(f"{_WHERE}: got a schema of depth {deepest}, allowed {DEEPEST}")
+        raise _wrong(_WHERE, f"got a schema of depth {deepest}, allowed {DEEPEST}")
     return said
 
 
-def _refused(error: str, where: str = _WHERE) -> ArgumentError:
-    return ArgumentError(f"{where}: got what llguidance refuses: {_line(error)}")
+def _refused(error: str, where: str = _WHERE) -> FieldError:
+    return _wrong(where, f"got what llguidance refuses: {_line(error)}")
+
+
+def _wrong(where: str, said: str) -> FieldError:
+    """``where``: the layer in brackets, and the field."""
+    return FieldError(f"{where}: {said}", param=where.rpartition(" ")[2])
 
 
 def _line(error: str) -> str:
     return " ".join(error.split())[:300]
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def calls_or_json(calls: str, schema: Mapping[str, object]) -> str:
+    """A grammar in Lark's notation: what ``calls`` begins with, or JSON by ``schema``."""
+    value = _schema_text({**schema, "x-guidance": _LAYOUT})
+    return f"start: calls | answer\nanswer: %json {value}\n" + calls.replace("start:", "calls:", 1)
+
+
+def with_known_formats(schema: Mapping[str, object]) -> dict[str, object]:
+    """A schema, or what has some in it, without each ``format`` of texts that llguidance does not know."""
+    kept: dict[str, object] = {}
+    for key, value in schema.items():
+        if key == "format" and isinstance(value, str) and value not in _FORMATS:
+            continue
+        kept[key] = value if key in _LITERAL else _known(value)
+    return kept
+
+
+def _known(value: object) -> object:
+    if isinstance(value, Mapping):
+        return with_known_formats(value)
+    return [_known(each) for each in value] if isinstance(value, list) else value

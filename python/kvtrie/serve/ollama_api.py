@@ -149,11 +149,12 @@ def _options(engine: Engine, body: ChatAsked | GenerateAsked, tools: tuple[JsonO
     schema = {} if body.format == "json" else body.format or None
     assert not isinstance(schema, str)
     return AnswerOptions(
-        engine.settings.context if most is not None and most < 0 else most,
+        -1 if most is not None and most < 0 else most,
         chosen.stops,
-        _sampling(engine, chosen),
-        tools,
+        sampling=_sampling(engine, chosen),
+        tools=tools,
         schema=schema,
+        schema_field="format",
     )
 
 

@@ -7,9 +7,10 @@ llama.cpp's server. ``n`` answers are branches of one prompt, which is computed 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -17,13 +18,15 @@ from starlette.responses import JSONResponse, Response
 from ..replies import SamplingOptions
 from ..sampling import TokenLogprob
 from .answer import Answer, Piece
+from .asked_for import LEAST_TOP_P, namespace_of, schema_of
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
-from .streams import event, events, merged, until_gone
+from .streams import COMMENT, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
+from .wrong_fields import empty
 
 _SEEDS = 1 << 64
 
@@ -53,14 +56,16 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     @routes.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
         """The answer to a conversation."""
-        namespace = tenants.namespace(request)
+        namespace = namespace_of(tenants.namespace(request), body.cache_salt, body.cache_prompt is False)
+        body.require_known(engine.settings.ignored)
         engine.require_text("messages")
         return await until_gone(request, _chat(engine, body, namespace))
 
     @routes.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """What continues a text."""
-        namespace = tenants.namespace(request)
+        namespace = namespace_of(tenants.namespace(request), body.cache_salt, body.cache_prompt is False)
+        body.require_known(engine.settings.ignored)
         return await until_gone(request, _completions(engine, body, namespace))
 
     return routes
@@ -73,7 +78,8 @@ def sampling_of(body: Choosing, temperature: float, logprobs: int | None) -> Sam
     """Parameters of the choice; what is not given is the API's default."""
     options = SamplingOptions(temperature=temperature if body.temperature is None else body.temperature)
     given = {
-        "top_p": body.top_p,
+        "top_p": None if body.top_p is None else max(body.top_p, LEAST_TOP_P),
+        "typical_p": body.typical_p,
         "top_k": None if body.top_k is None else max(0, body.top_k),
         "min_p": body.min_p,
         "repetition_penalty": body.repetition_penalty,
@@ -93,12 +99,6 @@ def _shown_tools(body: ChatRequest) -> list[JsonObject]:
 
 
 def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
-    schema = None
-    if body.response_format is not None and body.response_format.type != "text":
-        named = body.response_format.json_schema
-        if body.response_format.type == "json_schema" and named is None:
-            raise Refusal(400, "response_format.json_schema: missing", param="response_format.json_schema")
-        schema = {} if named is None or body.response_format.type == "json_object" else named.schema_
     tools = _shown_tools(body)
     if isinstance(body.tool_choice, NamedTool):
         name = body.tool_choice.function.name
@@ -108,10 +108,31 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
     must = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
     if must and not tools:
         raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
+    if body.top_logprobs and not body.logprobs:
+        raise Refusal(400, "top_logprobs: got some without logprobs, allowed with logprobs: true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    sampling = sampling_of(body, engine.settings.temperature, logprobs)
-    return AnswerOptions(most, body.stops, sampling, tuple(tools), must, schema, bool(body.ignore_eos))
+    return dataclasses.replace(
+        _options(engine, body, logprobs),
+        max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
+        tools=tuple(tools),
+        must_call=must,
+        one_call=body.parallel_tool_calls is False,
+    )
+
+
+def _options(engine: Engine, body: Choosing, logprobs: int | None) -> AnswerOptions:
+    """What chats and plain texts have in common."""
+    schema = schema_of(body)
+    return AnswerOptions(
+        body.max_tokens,
+        body.stops,
+        tuple(body.stop_token_ids or ()),
+        sampling_of(body, engine.settings.temperature, logprobs),
+        schema=schema.value,
+        schema_field=schema.field,
+        ignore_eos=bool(body.ignore_eos),
+        keeps_nothing=body.cache_prompt is False,
+    )
 
 
 def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
@@ -127,13 +148,14 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     options, count = _chat_options(engine, body), _count(engine, body)
     messages = [message.as_dict() for message in body.messages]
-    variables, reading = body.chat_template_kwargs, body.special_tokens
+    variables, reading = body.variables, body.special_tokens
     prompt = await engine.chat(messages, namespace, _shown_tools(body), variables, special_tokens=reading)
     answers = await engine.answers("chat", [prompt], namespace, options, count)
     head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return events(_chat_events(answers, head, usage), answers)
+        told = _chat_events(answers, head, usage)
+        return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
     choices = await _all_of(answers, _chat_choice)
     return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
 
@@ -154,7 +176,7 @@ async def _chat_choice(number: int, answer: Answer) -> JsonObject:
     return {"index": number, "message": message, "logprobs": told, "finish_reason": answer.finish_reason}
 
 
-async def _chat_events(answers: Sequence[Answer], head: JsonObject, usage: bool) -> AsyncIterator[bytes]:
+async def _chat_events(answers: Sequence[Answer], head: JsonObject, usage: bool) -> AsyncGenerator[bytes, None]:
     def chunk(number: int, delta: JsonObject, finish: str | None = None, logprobs: object = None) -> bytes:
         choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**head, "choices": [choice], **({"usage": None} if usage else {})})
@@ -204,23 +226,15 @@ def _logprob(answer: Answer, each: TokenLogprob) -> JsonObject:
 
 
 async def _completions(engine: Engine, body: CompletionRequest, namespace: str) -> Response:
-    if body.echo or body.suffix:
-        name = "echo" if body.echo else "suffix"
-        raise Refusal(400, f"{name}: is not supported", param=name)
     prompts = await _prompts(engine, body, namespace)
     count = _count(engine, body, len(prompts))
-    options = AnswerOptions(
-        body.max_tokens,
-        body.stops,
-        sampling_of(body, engine.settings.temperature, body.logprobs),
-        ignore_eos=bool(body.ignore_eos),
-        each_token=bool(body.return_token_ids),
-    )
+    options = dataclasses.replace(_options(engine, body, body.logprobs), each_token=bool(body.return_token_ids))
     answers = await engine.answers("completion", prompts, namespace, options, count)
     head = _head(engine, "cmpl-", "text_completion")
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return events(_text_events(answers, head, usage, options.each_token), answers)
+        told = _text_events(answers, head, usage, options.each_token)
+        return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
     choices = await _all_of(answers, _text_choice)
     if options.each_token:
         for choice, answer in zip(choices, answers):
@@ -235,7 +249,7 @@ async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> l
     if isinstance(given, str):
         return [await engine.text(given, namespace, reading)]
     if not given:
-        raise Refusal(400, "prompt: got none, allowed 1 or more", param="prompt")
+        raise empty()
     if isinstance(given[0], int):
         return [engine.tokens(given)]
     _count(engine, body, len(given))
@@ -257,7 +271,9 @@ async def _text_choice(number: int, answer: Answer) -> JsonObject:
     }
 
 
-async def _text_events(answers: Sequence[Answer], head: JsonObject, usage: bool, ids: bool) -> AsyncIterator[bytes]:
+async def _text_events(
+    answers: Sequence[Answer], head: JsonObject, usage: bool, ids: bool
+) -> AsyncGenerator[bytes, None]:
     offsets = [0] * len(answers)
     async for number, piece in merged(answers):
         text = "" if piece is None else piece.text
@@ -289,6 +305,16 @@ def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
+
+
+def _sign_of_life(answers: Sequence[Answer], head: JsonObject, body: Choosing) -> Callable[[], bytes]:
+    """A comment, or how far the prompt is where that was asked for, as llama.cpp's server has it."""
+
+    def sign() -> bytes:
+        progress = progress_of(answers[0]) if body.return_progress else None
+        return COMMENT if progress is None else event({**head, "choices": [], "prompt_progress": progress})
+
+    return sign
 
 
 def _head(engine: Engine, prefix: str, kind: str) -> JsonObject:

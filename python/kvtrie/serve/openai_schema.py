@@ -1,27 +1,44 @@
-"""What clients of the OpenAI API may send. Fields that are not here are ignored.
+"""What clients of the OpenAI API may send. Fields of a request that are not here: fields.py.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
-``repetition_penalty``, ``ignore_eos``, ``return_token_ids`` and ``chat_template_kwargs`` as in vLLM. What stands in
-messages, tools and texts and looks like special tokens is so with ``special_tokens`` "parse", and text with "letters".
+``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``guided_json``,
+``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``, ``return_progress``, ``json_schema``
+and ``typical_p`` as in llama.cpp. What stands in messages, tools and texts and looks like special tokens is so with
+``special_tokens`` "parse", and text with "letters".
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
+from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
 
 Text = Annotated[str, Field(max_length=64 << 20)]
-StopText = Annotated[str, Field(min_length=1, max_length=1024)]
-Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+StopText = Annotated[str, Field(max_length=1024)]
+Token = Annotated[int, Field(ge=0, lt=1 << 31, strict=True)]
+TokenKey = Annotated[int, Field(ge=0, lt=1 << 31)]  # JSON's keys are texts
+Length = Annotated[int, Field(ge=-1, lt=1 << 31)]  # tokens of an answer; -1: as many as there is room for
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
 class TextPart(BaseModel):
     type: Literal["text", "input_text", "output_text"]
     text: Text
+
+
+class RefusalPart(BaseModel):
+    """What an assistant said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: Text
+
+    @property
+    def text(self) -> str:
+        """It."""
+        return self.refusal
 
 
 class FunctionCall(BaseModel):
@@ -35,27 +52,52 @@ class CallPart(BaseModel):
     function: FunctionCall
 
 
+class ReasoningDetail(BaseModel):
+    """Of OpenRouter: ``text`` or ``summary``, by its type; what is encrypted has neither."""
+
+    type: Annotated[str, Field(max_length=64)]
+    text: Optional[Text] = None
+    summary: Optional[Text] = None
+
+
+Part = Annotated[Union[TextPart, RefusalPart], Field(discriminator="type")]
+
+
 class ChatMessage(BaseModel):
+    """``reasoning``, ``reasoning_details``: other names of ``reasoning_content``; ``function_call``: one call."""
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Union[Text, list[TextPart], None] = None
+    content: Union[Text, list[Part], None] = None
     name: Optional[Annotated[str, Field(max_length=256)]] = None
     tool_calls: Optional[list[CallPart]] = None
+    function_call: Optional[FunctionCall] = None
     tool_call_id: Optional[Annotated[str, Field(max_length=256)]] = None
+    refusal: Optional[Text] = None
     reasoning_content: Optional[Text] = None
+    reasoning: Optional[Text] = None
+    reasoning_details: Optional[list[ReasoningDetail]] = None
 
     def as_dict(self) -> JsonObject:
         """For a chat template: content as one text or in parts, as it came; nothing that is None but content."""
-        content: object = self.content
+        content: object = self.refusal if self.content is None else self.content
         if isinstance(self.content, list):
             content = [{"type": "text", "text": part.text} for part in self.content]
         message: JsonObject = {"role": self.role, "content": content}
-        if self.tool_calls:
-            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
-        for name in ("name", "tool_call_id", "reasoning_content"):
-            value = getattr(self, name)
-            if value is not None:
-                message[name] = value
-        return message
+        calls = [call.model_dump() for call in self.tool_calls or ()]
+        if self.function_call is not None and not calls:
+            calls = [CallPart(function=self.function_call).model_dump()]
+        if calls:
+            message["tool_calls"] = calls
+        said = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": self._reasoning}
+        return {**message, **{name: value for name, value in said.items() if value is not None}}
+
+    @property
+    def _reasoning(self) -> str | None:
+        """By the first of its names that is there."""
+        if self.reasoning_content is not None or self.reasoning is not None:
+            return self.reasoning if self.reasoning_content is None else self.reasoning_content
+        details = [each.text or each.summary or "" for each in self.reasoning_details or ()]
+        return "".join(details) or None
 
 
 class Function(BaseModel):
@@ -96,30 +138,56 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Choosing(BaseModel):
+class StructuredOutputs(BaseModel):
+    """Of vLLM. What is not obeyed is here so that it can be refused by its name."""
+
+    json_: Annotated[Union[JsonObject, Text, None], Field(alias="json")] = None
+    json_object: Optional[bool] = None
+    regex: Optional[JsonValue] = None
+    choice: Optional[JsonValue] = None
+    grammar: Optional[JsonValue] = None
+    structural_tag: Optional[JsonValue] = None
+
+
+class Sharing(Fields):
+    """Whose state a prompt may reuse. ``cache_salt``: that of requests with the same one; ``cache_prompt`` false: none,
+    and none of it is kept."""
+
+    cache_salt: Optional[Annotated[str, Field(max_length=1024)]] = None
+
+
+class Choosing(Sharing):
     """How tokens are chosen, in chats and plain texts alike."""
 
     model: Annotated[str, Field(max_length=1024)] = ""
-    max_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
+    max_tokens: Optional[Length] = None
     temperature: Optional[Annotated[float, Field(ge=0, le=2)]] = None
-    top_p: Optional[Annotated[float, Field(gt=0, le=1)]] = None
+    top_p: Optional[Annotated[float, Field(ge=0, le=1)]] = None
+    typical_p: Optional[Annotated[float, Field(gt=0, le=1)]] = None
     top_k: Optional[Annotated[int, Field(ge=-1, lt=1 << 31)]] = None
     min_p: Optional[Annotated[float, Field(ge=0, le=1)]] = None
     repetition_penalty: Optional[Annotated[float, Field(gt=0, le=100)]] = None
     presence_penalty: Optional[Annotated[float, Field(ge=-2, le=2)]] = None
     frequency_penalty: Optional[Annotated[float, Field(ge=-2, le=2)]] = None
-    logit_bias: Optional[Annotated[dict[Token, Bias], Field(max_length=4096)]] = None
+    logit_bias: Optional[Annotated[dict[TokenKey, Bias], Field(max_length=4096)]] = None
     seed: Optional[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]] = None
     n: Optional[Annotated[int, Field(ge=1, le=128)]] = None
     stop: Union[StopText, Annotated[list[StopText], Field(max_length=16)], None] = None
+    stop_token_ids: Optional[Annotated[list[Token], Field(max_length=1024)]] = None
     stream: Optional[bool] = None
     stream_options: Optional[StreamOptions] = None
     ignore_eos: Optional[bool] = None
+    cache_prompt: Optional[bool] = None
+    return_progress: Optional[bool] = None
+    guided_json: Union[JsonObject, Text, None] = None
+    json_schema: Optional[JsonObject] = None
+    structured_outputs: Optional[StructuredOutputs] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Stop texts."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        """Stop texts; empty ones stop nothing."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(filter(None, given))
 
 
 SpecialTokens = Literal["letters", "parse"]
@@ -127,14 +195,22 @@ SpecialTokens = Literal["letters", "parse"]
 
 class ChatRequest(Choosing):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
+    max_completion_tokens: Optional[Length] = None
     logprobs: Optional[bool] = None
     top_logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
     tool_choice: Union[Literal["none", "auto", "required"], NamedTool, None] = None
     response_format: Optional[ResponseFormat] = None
+    parallel_tool_calls: Optional[bool] = None
+    reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
     special_tokens: SpecialTokens = "letters"
+
+    @property
+    def variables(self) -> JsonObject:
+        """Of the template. ``reasoning_effort`` is one of them, of which most templates take no notice."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {**effort, **(self.chat_template_kwargs or {})}
 
 
 class CompletionRequest(Choosing):
@@ -142,16 +218,15 @@ class CompletionRequest(Choosing):
     logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
     return_token_ids: Optional[bool] = None
     special_tokens: SpecialTokens = "parse"
-    echo: Optional[bool] = None
-    suffix: Optional[str] = None
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Sharing, PromptFields):
     """As in llama.cpp (``content``, ``parse_special``) and vLLM (``prompt`` or ``messages``).
 
     ``special_tokens``: "letters" for messages, "parse" for a text, unless given.
     """
 
+    model: Annotated[str, Field(max_length=1024)] = ""
     content: Optional[Text] = None
     prompt: Optional[Text] = None
     messages: Optional[list[ChatMessage]] = None
@@ -169,16 +244,31 @@ class TokenizeRequest(BaseModel):
             return self.special_tokens
         return "parse" if self.parse_special else "letters"
 
+    @classmethod
+    def about_answers(cls) -> frozenset[str]:
+        """Fields of chats and plain texts."""
+        return _ABOUT_ANSWERS
 
-class DetokenizeRequest(BaseModel):
+
+class DetokenizeRequest(Fields):
+    model: Annotated[str, Field(max_length=1024)] = ""
     tokens: list[Token]
 
 
-class ExplainRequest(BaseModel):
+class ExplainRequest(Sharing, PromptFields):
     """One of them."""
 
+    model: Annotated[str, Field(max_length=1024)] = ""
     messages: Optional[Annotated[list[ChatMessage], Field(min_length=1)]] = None
     tools: Optional[list[Tool]] = None
     prompt: Union[Text, list[Token], None] = None
     chat_template_kwargs: Optional[JsonObject] = None
     special_tokens: Optional[SpecialTokens] = None
+
+    @classmethod
+    def about_answers(cls) -> frozenset[str]:
+        """Fields of chats and plain texts."""
+        return _ABOUT_ANSWERS
+
+
+_ABOUT_ANSWERS = frozenset((*field_names(ChatRequest), *field_names(CompletionRequest)))

@@ -56,6 +56,7 @@ class ServeOptions:
     admin_key: str | None = None
     hosts: tuple[str, ...] = Settings.hosts
     drop_lines: tuple[str, ...] = ()
+    ignore_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def settings_of(options: ServeOptions, model: Model) -> Settings:
         admin_key=options.admin_key,
         hosts=options.hosts,
         volatile=options.drop_lines,
+        ignored=options.ignore_fields,
     )
 
 

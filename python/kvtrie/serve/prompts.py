@@ -16,25 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import PrefixCache
-from ..errors import ArgumentError
 from ..models.base import Model
 from ..models.prompts import Rendered
 from ..models.tokenizer import TextReading
-from .conversation_texts import ConversationTexts, Messages
+from .conversation_texts import ConversationTexts, Messages, begun_words
 from .json_values import JsonView
 from .replays import Replays
 from .volatile import VolatileLines
+from .wrong_fields import FieldError, empty, too_long
 
 _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at."""
+    """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at. ``begun``:
+    the end of ``text`` that is the beginning of the answer."""
 
     tokens: npt.NDArray[np.int32]
     text: str = ""
     checkpoints: tuple[int, ...] = ()
+    begun: str = ""
 
 
 class Prompts:
@@ -65,24 +67,25 @@ class Prompts:
         if any(message.get("role") == "assistant" for message in messages):
             tokens = self._respelled(tokens, namespace)
         lengths = [self._shared(tokens, part, prompt.text) for part in parts]
-        return Prompt(tokens, prompt.text, tuple(sorted({length for length in lengths if length > 0})))
+        points = tuple(sorted({length for length in lengths if length > 0}))
+        return Prompt(tokens, prompt.text, points, begun_words(messages) or "")
 
     def of_text(self, text: str, namespace: str, special_tokens: TextReading = "parse") -> Prompt:
         """Plain text that is continued."""
         encode = self._model.tokenizer.encode
         tokens = self._encoded(text, lambda: encode(text, special_tokens=special_tokens))
         if tokens.size == 0:
-            raise ArgumentError("[serve] prompt: got no tokens, allowed 1 or more")
+            raise empty()
         return Prompt(self._respelled(tokens, namespace), text)
 
     def of_tokens(self, tokens: Sequence[int]) -> Prompt:
         """Token ids as they are."""
         ids = np.asarray(tokens, np.int64)
         if ids.size == 0:
-            raise ArgumentError("[serve] prompt: got no tokens, allowed 1 or more")
+            raise empty()
         limit = self._model.config.vocab_size
         if ids.min() < 0 or ids.max() >= limit:
-            raise ArgumentError(f"[serve] prompt: got a token id outside 0 to {limit - 1}, allowed these")
+            raise FieldError(f"[serve] prompt: got a token id outside 0 to {limit - 1}, allowed these", param="prompt")
         self._require_room(ids.size)
         return Prompt(ids.astype(np.int32))
 
@@ -104,7 +107,7 @@ class Prompts:
 
     def _require_room(self, count: int) -> None:
         if count >= self._context:
-            raise ArgumentError(f"[serve] prompt: got {count} tokens or more, allowed {self._context - 1}")
+            raise too_long(count, self._context - 1)
 
     def _respelled(self, tokens: npt.NDArray[np.int32], namespace: str) -> npt.NDArray[np.int32]:
         texts = self._model.token_texts

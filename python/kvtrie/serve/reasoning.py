@@ -5,7 +5,7 @@ the chat template has them too, or has written the first one already. Delimiters
 and so is everything where the template knows none. Line breaks on the inner side of a delimiter, and those behind the
 last one, belong to the delimiters: templates put them there, and take them off when they say an answer again.
 
-    reader = reasoning_of(template, prompt)          None: this model does not reason
+    reader = reasoning_of(template, prompt, begun)   None: this model does not reason
     for piece in pieces:
         for kind, text in reader.feed(piece): ...    "reasoning" or "text", never empty
     for kind, text in reader.finish(): ...
@@ -37,14 +37,15 @@ def begun(text: str, words: Iterable[str]) -> int:
 
 class ReasoningReader:
     """``marks``: the two delimiters, which the text that is fed must still have: where they are special tokens,
-    decoding must not skip them. ``opened``: the prompt ends within the reasoning."""
+    decoding must not skip them. ``opened``: the prompt ends within the reasoning. ``said``: with more than white space
+    of the part that it is in."""
 
-    def __init__(self, opening: str, closing: str, opened: bool) -> None:
+    def __init__(self, opening: str, closing: str, opened: bool, said: bool = False) -> None:
         self.marks = (opening, closing)
         self.opened = opened
         self._held = ""
-        self._step: Callable[[bool], Piece | None] = self._inside if opened else self._before
-        self._said = False  # whether anything came out of the part that it is in
+        self._step: Callable[[bool], Piece | None] = self._inside if opened else self._behind if said else self._before
+        self._said = said  # whether anything came out of the part that it is in
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain by now, in order."""
@@ -101,15 +102,21 @@ class ReasoningReader:
         return kind, text
 
 
-def reasoning_of(template: str | None, prompt_end: str) -> ReasoningReader | None:
+def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> ReasoningReader | None:
     """A reader for one answer, or None where the template knows no reasoning.
 
-    ``prompt_end``: how the rendered prompt ends, a few characters or all of it. Only white space may stand behind an
-    opening delimiter there: one that a message brought along opens nothing.
+    ``prompt_end``: how the rendered prompt ends in front of the answer, a few characters or all of it. Only white space
+    may stand behind an opening delimiter there: one that a message brought along opens nothing. ``begun``: the
+    beginning of the answer, which the prompt has already.
     """
     for opening, closing in DELIMITERS:
         if template is not None and closing in template:
-            return ReasoningReader(opening, closing, _ends_with(prompt_end, opening))
+            opened = _ends_with(prompt_end, opening)
+            if not opened and begun.lstrip().startswith(opening):
+                opened, begun = True, begun.lstrip()[len(opening) :]
+            if opened and closing in begun:
+                return ReasoningReader(opening, closing, False, said=True)
+            return ReasoningReader(opening, closing, opened, said=bool(begun.strip()))
     return None
 
 

@@ -35,7 +35,7 @@ from .responses_schema import (
     SchemaFormat,
 )
 from .responses_store import Kept, ResponseStore
-from .streams import events, until_gone
+from .streams import COMMENT, events, kept_alive, until_gone
 from .tenants import Tenants
 from .thinking import thinking_variables
 
@@ -178,7 +178,15 @@ def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOpti
     must = choice == "required" or isinstance(choice, NamedChoice)
     if must and not tools:
         raise Refusal(400, "tool_choice: there is no such tool", code="invalid_value", param="tool_choice")
-    return AnswerOptions(body.max_output_tokens, (), _sampling(engine, body), tuple(tools), must, _schema(body))
+    return AnswerOptions(
+        body.max_output_tokens,
+        sampling=_sampling(engine, body),
+        tools=tuple(tools),
+        must_call=must,
+        one_call=body.parallel_tool_calls is False,
+        schema=_schema(body),
+        schema_field="text.format.schema",
+    )
 
 
 def _schema(body: ResponseRequest) -> JsonObject | None:
@@ -281,7 +289,7 @@ async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, 
     made = _Made(body, asked, answer, output, engine, body.store is not False and store.keeps)
     if body.stream:
         parts = response_events(answer, output, made.whole, lambda: made.ended(store, namespace))
-        return events(parts, [answer], PATH)
+        return events(kept_alive(parts, lambda: COMMENT), [answer], PATH)
     try:
         async for piece in answer:
             output.take(piece)

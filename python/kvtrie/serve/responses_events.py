@@ -9,7 +9,7 @@ Source: platform.openai.com/docs/api-reference/responses-streaming. An error aft
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 from .answer import Answer
@@ -46,7 +46,7 @@ class _Numbered:
 
 async def response_events(
     answer: Answer, output: Output, whole: Ending, ended: Callable[[], Awaitable[JsonObject]]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """All of them. ``ended``: the response at its end, once it is kept where it is to be."""
     numbered = _Numbered()
     yield numbered("response.created", {"response": whole("in_progress")})

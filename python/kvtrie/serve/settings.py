@@ -18,6 +18,7 @@ class Settings:
 
     ``keys``: the namespace that each API key has; without any, all have the namespace "default". ``admin_key``: what
     the live page and ``/metrics`` ask for where there are keys; None: they are closed then.
+    ``ignored``: names of fields of requests that are ignored beside those of fields.py.
     ``volatile``: patterns of lines that are taken out of system messages, beside those that are known (volatile.py).
     ``kept_responses``: how many ``previous_response_id`` may go on from; ``responses``: the file that has them, or None
     for memory (responses_store.py).
@@ -35,5 +36,6 @@ class Settings:
     admin_key: str | None = None
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     volatile: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     kept_responses: int = 10_000
     responses: Path | None = None

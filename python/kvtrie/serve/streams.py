@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Optional
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from typing import Optional, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,6 +20,9 @@ from .failures import error_object, refusal_of
 from .json_values import JsonObject
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+SILENCE = 1.0  # seconds; behind as many without an event there is a sign of life
+COMMENT = b": working\n\n"  # what clients of server-sent events skip
+T = TypeVar("T")
 CLOSED = 499  # as nginx calls a request whose client left; nobody reads it
 
 
@@ -80,6 +83,32 @@ def _line(value: JsonObject) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
+async def kept_alive(parts: AsyncGenerator[bytes, None], sign: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """The parts, and a sign of life after each ``SILENCE`` in which none came: what says nothing for long, proxies and
+    clients take for dead, and ask again."""
+    coming: asyncio.Task[Optional[bytes]] | None = None
+    try:
+        while True:
+            coming = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait((coming,), timeout=SILENCE))[0]:
+                yield sign()
+            part = coming.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await parts.aclose()
+
+
+def progress_of(answer: Answer) -> dict[str, int] | None:
+    """How much of the prompt is known or computed, in tokens; None once it all is."""
+    total, left = answer.prompt_tokens, answer.uncomputed
+    return None if left <= 0 else {"total": total, "processed": total - left}
+
+
 async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional[Piece]]]:
     """Pieces of several answers as they come, with the answer's number; None where one has ended.
 
@@ -109,7 +138,7 @@ async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional
             answer.cancel()
 
 
-async def _next(source: AsyncIterator[Piece]) -> Optional[Piece]:
+async def _next(source: AsyncIterator[T]) -> Optional[T]:
     """None: there is none."""
     try:
         return await source.__anext__()

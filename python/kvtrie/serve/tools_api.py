@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 
 from ..explain import Explanation
+from .asked_for import namespace_of
 from .engine import Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -25,7 +26,8 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     @routes.post("/tokenize")
     async def tokenize(body: TokenizeRequest, request: Request) -> JsonObject:
         """Token ids of a text (``content`` or ``prompt``), or of a conversation."""
-        namespace = tenants.namespace(request)
+        namespace = namespace_of(tenants.namespace(request), body.cache_salt)
+        body.require_known(engine.settings.ignored)
         if body.messages:
             prompt = await _conversation(engine, body, namespace, body.reading)
             tokens = prompt.tokens.tolist()
@@ -41,6 +43,12 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
         """The text of token ids."""
         tenants.namespace(request)
+        body.require_known(engine.settings.ignored)
+        most = engine.model.config.vocab_size
+        wrong = next((at for at, token in enumerate(body.tokens) if token >= most), None)
+        if wrong is not None:
+            said = f"tokens.{wrong}: got {body.tokens[wrong]}, allowed 0 to {most - 1}"
+            raise Refusal(400, said, code="invalid_value", param=f"tokens.{wrong}")
         text = await asyncio.to_thread(tokenizer.decode, body.tokens)
         return {"content": text, "prompt": text}
 
@@ -53,7 +61,8 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     @routes.post("/explain")
     async def explain(body: ExplainRequest, request: Request) -> JsonObject:
         """Why no more of a prompt would be reused; only the key's own namespace is looked at."""
-        namespace = tenants.namespace(request)
+        namespace = namespace_of(tenants.namespace(request), body.cache_salt)
+        body.require_known(engine.settings.ignored)
         found = await engine.explain(await _prompt(engine, body, namespace), namespace)
         return explanation_fields(found, engine)
 

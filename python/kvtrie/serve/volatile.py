@@ -31,6 +31,6 @@ class VolatileLines:
 
     def without(self, text: str) -> str:
         """``text`` without them."""
-        lines = text.splitlines(keepends=True)
+        lines = re.findall(r"[^\n]*\n|[^\n]+", text)  # splitlines() would also cut at U+2028, \x85 and \x0b
         kept = [line for line in lines if not any(each.fullmatch(line.rstrip("\r\n")) for each in self._patterns)]
         return text if len(kept) == len(lines) else "".join(kept)

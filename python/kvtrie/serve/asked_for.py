@@ -1,0 +1,81 @@
+"""What a request asks for beside its prompt: whose state it shares, and the schema that its answer follows.
+
+A salt is a namespace within that of the key; requests with another salt, or none, find nothing of it. Names are made
+with digests, so that no salt can spell the namespace of another key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from typing import NamedTuple, Optional
+
+from .failures import Refusal
+from .json_values import JsonObject, JsonView
+from .openai_schema import ChatRequest, Choosing
+
+LEAST_TOP_P = 1e-9  # what 0 means: the likeliest token alone
+
+
+class Schema(NamedTuple):
+    """``value``: None where none was asked for; {}: any JSON object. ``field``: what asked for it."""
+
+    value: Optional[JsonView] = None
+    field: str = "response_format"
+
+
+def namespace_of(space: str, salt: str | None, alone: bool = False) -> str:
+    """The namespace of a request: ``space``, or one within it that has ``salt``, or, ``alone``, one of its own."""
+    if alone:
+        return f"{space} once {secrets.token_hex(16)}"
+    return space if salt is None else f"{space} salt {hashlib.sha256(salt.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def schema_of(body: Choosing) -> Schema:
+    """By any of its names. Raises ``Refusal`` (400) where there are two, or what is no schema."""
+    found = [each for each in (_of_format(body), *_of_others(body)) if each is not None]
+    if len(found) > 1:
+        fields = " and ".join(each.field for each in found)
+        raise Refusal(400, f"{found[1].field}: got {fields}, allowed one of them", param=found[1].field)
+    return found[0] if found else Schema()
+
+
+def _of_format(body: Choosing) -> Schema | None:
+    wanted = body.response_format if isinstance(body, ChatRequest) else None
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return Schema({})
+    if wanted.json_schema is None:
+        raise Refusal(400, "response_format.json_schema: missing", param="response_format.json_schema")
+    return Schema(wanted.json_schema.schema_)
+
+
+def _of_others(body: Choosing) -> list[Schema]:
+    found = []
+    if body.guided_json is not None:
+        found.append(_parsed(body.guided_json, "guided_json"))
+    if body.json_schema:
+        found.append(Schema(body.json_schema, "json_schema"))
+    outputs = body.structured_outputs
+    for name in ("regex", "choice", "grammar", "structural_tag"):
+        if getattr(outputs, name, None) is not None:
+            field = f"structured_outputs.{name}"
+            said = f"{field}: got a field that is not obeyed here, allowed instead: `structured_outputs.json`"
+            raise Refusal(400, said, code="unsupported_parameter", param=field)
+    if outputs is not None and outputs.json_ is not None:
+        found.append(_parsed(outputs.json_, "structured_outputs.json"))
+    elif outputs is not None and outputs.json_object:
+        found.append(Schema({}, "structured_outputs.json_object"))
+    return found
+
+
+def _parsed(given: JsonObject | str, field: str) -> Schema:
+    try:
+        value = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Refusal(400, f"{field}: got what is no JSON object, allowed a JSON schema", param=field)
+    return Schema(value, field)
