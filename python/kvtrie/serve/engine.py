@@ -183,9 +183,9 @@ class Engine:
         reasoning = reasoning_of(self._template, prompt.text) if prompt.text else None
         marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
         silent = self._specials.difference(special_id(mark) for mark in marks)
-        return Reading(
-            self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning, options.each_token
-        )
+        silent = self._ends | silent.union(ids)
+        tokenizer, each = self.model.tokenizer, options.each_token
+        return Reading(tokenizer, silent, texts, tools, reasoning, each, prompt.begins)
 
     # --- its end ----------------------------------------------------------------------------------------------------
 

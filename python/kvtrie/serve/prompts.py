@@ -30,11 +30,13 @@ _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
 
 @dataclass(frozen=True)
 class Prompt:
-    """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at."""
+    """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at.
+    ``begins``: an answer is a text of its own; else it goes on with this one."""
 
     tokens: npt.NDArray[np.int32]
     text: str = ""
     checkpoints: tuple[int, ...] = ()
+    begins: bool = True
 
 
 class Prompts:
@@ -73,7 +75,7 @@ class Prompts:
         tokens = self._encoded(text, lambda: encode(text, special_tokens=special_tokens))
         if tokens.size == 0:
             raise ArgumentError("[serve] prompt: got no tokens, allowed 1 or more")
-        return Prompt(self._respelled(tokens, namespace), text)
+        return Prompt(self._respelled(tokens, namespace), text, begins=False)
 
     def of_tokens(self, tokens: Sequence[int]) -> Prompt:
         """Token ids as they are."""
@@ -84,7 +86,7 @@ class Prompts:
         if ids.min() < 0 or ids.max() >= limit:
             raise ArgumentError(f"[serve] prompt: got a token id outside 0 to {limit - 1}, allowed these")
         self._require_room(ids.size)
-        return Prompt(ids.astype(np.int32))
+        return Prompt(ids.astype(np.int32), begins=False)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
