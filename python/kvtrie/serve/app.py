@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
 from .. import __version__
@@ -28,6 +27,7 @@ from .json_values import JsonObject
 from .metrics import Figures
 from .settings import Settings
 from .tenants import Tenants
+from .visitors import Visitors
 
 
 def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
@@ -69,8 +69,8 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
 
     failures.install(app)
     app.add_middleware(WholeBodies, most=settings.max_body, seconds=settings.body_seconds)
-    if not settings.keys:  # a page of a browser that reaches a loopback address by another name has no business here
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*settings.hosts])
+    hosts = None if settings.keys else settings.hosts
+    app.add_middleware(Visitors, hosts=hosts, origins=settings.origins)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
@@ -78,6 +78,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
 _ERRORS = {
     "400": "wrong fields",
     "401": "no such key",
+    "403": "not for this origin, or closed",
     "404": "there is none",
     "408": "the body came too slowly",
     "413": "the body is too large",

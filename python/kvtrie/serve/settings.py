@@ -17,7 +17,9 @@ class Settings:
 
     ``keys``: the namespace that each API key has; without any, all have the namespace "default". ``admin_key``: what
     the live page and ``/metrics`` ask for where there are keys; None: they are closed then.
-    ``volatile``: patterns of lines that are taken out of system messages, beside those that are known (volatile.py).
+    ``hosts``, ``origins``: by which names it may be reached where there are no keys, and from pages of which origins
+    (visitors.py). ``volatile``: patterns of lines that are taken out of system messages, beside those that are known
+    (volatile.py).
     """
 
     context: int
@@ -31,4 +33,5 @@ class Settings:
     keys: Mapping[str, str] = field(default_factory=dict)
     admin_key: str | None = None
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    origins: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
