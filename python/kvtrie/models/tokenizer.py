@@ -21,7 +21,7 @@ from .._arguments import text as utf8_text
 from .._whole import Whole
 from ..errors import ArgumentError, IgnoredWarning
 from .prompts import Rendered, rendered
-from .special_tokens import SpecialTokens
+from .special_tokens import SpecialTokens, ids_of
 from .token_bytes import ByteStream, NeighbourStream, TokenBytes
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Tokenizer(Whole):
         if text_reading(special_tokens, "tokenizer.encode") == "letters":
             own = self.special_tokens.encode(checked, ())
         else:
-            own = list(self.raw.encode(checked, add_special_tokens=False).ids)
+            own = ids_of(self.raw, checked)
         return self._with_ends(own, parsed=special_tokens == "parse") if adding else own
 
     @cached_property

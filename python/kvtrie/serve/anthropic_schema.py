@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from .json_values import JsonObject
 from .openai_schema import SpecialTokens, StopText, Text
+from .wire import BaseModel
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -39,7 +40,7 @@ class ToolUseBlock(Block):
     type: Literal["tool_use"]
     id: Annotated[str, Field(max_length=256)]
     name: Name
-    input: JsonObject = {}
+    input: JsonObject = Field(default_factory=dict)
 
 
 class ToolResultBlock(Block):
@@ -60,7 +61,7 @@ class Message(BaseModel):
 class Tool(Block):
     name: Name
     description: Optional[Text] = None
-    input_schema: JsonObject = {}
+    input_schema: JsonObject = Field(default_factory=dict)
 
     def as_dict(self) -> JsonObject:
         """As templates have it."""

@@ -68,7 +68,9 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
         return {"saved": await asyncio.to_thread(cache.flush)}
 
     failures.install(app)
-    app.add_middleware(WholeBodies, most=settings.max_body, seconds=settings.body_seconds)
+    values = settings.max_values + 16 * settings.context
+    most, seconds, objects = settings.max_body, settings.body_seconds, settings.max_objects
+    app.add_middleware(WholeBodies, most=most, seconds=seconds, objects=objects, values=values)
     hosts = None if settings.keys else settings.hosts
     app.add_middleware(Visitors, hosts=hosts, origins=settings.origins)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from .json_values import JsonObject
+from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -84,7 +85,7 @@ class NamedTool(BaseModel):
 
 class SchemaFormat(BaseModel):
     name: str = "answer"
-    schema_: Annotated[JsonObject, Field(alias="schema")] = {}
+    schema_: JsonObject = Field(alias="schema", default_factory=dict)
 
 
 class ResponseFormat(BaseModel):

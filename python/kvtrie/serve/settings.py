@@ -12,7 +12,9 @@ CONVERSATIONS = 4  # of the longest, that the device has room for unless told
 @dataclass(frozen=True)
 class Settings:
     """``context``: the longest conversation, its answer included. ``max_tokens``: the longest answer where a request
-    does not say. ``max_body``, ``body_seconds``: a request's body, and how long it may take to arrive.
+    does not say. ``max_body``, ``body_seconds``: a request's body, and how long it may take to arrive;
+    ``max_objects``: objects and arrays in it, ``max_values``: values that follow a comma, beside 16 for each token of
+    the context; ``head_seconds``: how long a head may take.
     ``max_choices``: answers of one request (``n``).
 
     ``keys``: the namespace that each API key has; without any, all have the namespace "default". ``admin_key``: what
@@ -29,6 +31,9 @@ class Settings:
     max_waiting: int = 64
     max_body: int = 16 << 20
     body_seconds: float = 30.0
+    max_objects: int = 1 << 15
+    max_values: int = 1 << 17
+    head_seconds: float = 10.0
     max_choices: int = 16
     keys: Mapping[str, str] = field(default_factory=dict)
     admin_key: str | None = None
