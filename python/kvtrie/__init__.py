@@ -19,7 +19,7 @@ import logging as _logging
 import sys as _sys
 import typing as _typing
 
-from . import _opencl
+from . import _folders, _opencl, _processors
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -42,7 +42,9 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)():  # importing the core w
     )
 
 try:
-    _opencl.prepare()  # before the core opens the OpenCL loader
+    _processors.prepare()  # before the core opens the OpenCL loader, as are the next two
+    _folders.prepare()
+    _opencl.prepare()
     from . import _core  # refuses subinterpreters, before numpy does
 
     import numpy as _numpy  # noqa: F401  isort: skip

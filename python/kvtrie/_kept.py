@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
 
 from . import _core
+from ._folders import cache_base, expanded, why_not
 
 
 def cache_place() -> Path | None:
@@ -15,13 +15,12 @@ def cache_place() -> Path | None:
 
     None where nobody knows a home.
     """
-    named: Any = os.environ.get("KVTRIE_CACHE_DIR")
+    named = os.environ.get("KVTRIE_CACHE_DIR")
     if named:
-        return Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrie"
-    except RuntimeError:
-        return None
+        given = expanded(named)
+        return None if given is None else Path(given)
+    base = cache_base()
+    return None if base is None else base / "kvtrie"
 
 
 def cache_folder() -> str:
@@ -34,11 +33,9 @@ def cache_folder() -> str:
         return ""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
     except OSError:
         return ""
-    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return str(folder) if ours and os.access(folder, os.W_OK) else ""
+    return "" if why_not(folder) else str(folder)
 
 
 def kept_file(kind: str, *about: object) -> Path | None:

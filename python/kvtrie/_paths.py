@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 
 from ._arguments import converting, shown
+from ._folders import expanded
 from .errors import ArgumentError, ArgumentTypeError
 
 
 def path_text(path: object, where: str, name: str = "path") -> str:
-    """``path`` as text. ``ArgumentTypeError`` for what is no path, ``ArgumentError`` for one that no file can have."""
+    """``path`` as text, with the home in place of a leading ``~``.
+
+    ``ArgumentTypeError`` for what is no path, ``ArgumentError`` for one that no file can have, or without a home.
+    """
     text: object = path
     if not isinstance(path, (str, bytes)) and hasattr(type(path), "__fspath__"):
         with converting(path, where, name, "a str or a path"):
@@ -22,4 +26,7 @@ def path_text(path: object, where: str, name: str = "path") -> str:
         raise ArgumentError(f"[{where}] {name}: got {shown(path)}, allowed a name that a file can have") from error
     if "\0" in text:
         raise ArgumentError(f"[{where}] {name}: got a name with a NUL in it, allowed one without")
-    return text
+    whole = expanded(text)
+    if whole is None:
+        raise ArgumentError(f"[{where}] {name}: got {text!r} and no home, allowed an absolute path, or HOME")
+    return whole

@@ -64,7 +64,7 @@ def served(model: Any, *, context: int = 1024, capacity: int = 4096, **options: 
 
 
 class Process:
-    """`python -m kvtrie serve` as a person starts it. ``said``: its first lines."""
+    """`python -m kvtrie serve` as a person starts it. ``said``: its first lines; ``rest``: those behind them."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -72,6 +72,7 @@ class Process:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment},
         )  # fmt: skip
         self.said: list[str] = []
+        self.rest: list[str] = []
         self.url = ""
         self._running = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)  # all of it: the server never waits
@@ -81,8 +82,8 @@ class Process:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            (self.rest if self.url else self.said).append(line)
             if not self.url:
-                self.said.append(line)
                 found = re.search(r"running on (http://[\w.:]+)", line)
                 self.url = found[1] if found else ""
             if self.url:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -267,12 +268,12 @@ def test_the_folder_is_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_without_a_home_it_asks_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> NoReturn:
-        raise RuntimeError("Could not determine home directory.")
+    def no_entry(user: int) -> NoReturn:
+        raise KeyError(user)
 
-    for name in (download.VARIABLE, "KVTRIE_CACHE_DIR", "XDG_CACHE_HOME"):
+    for name in (download.VARIABLE, "KVTRIE_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
     assert _kept.cache_folder() == "" and download.find() is None
     assert "got no home for one, allowed KVTRIE_MODELS_DIR=FOLDER" in refused(tmp_path / "none")
 

@@ -129,9 +129,7 @@ class Generated:
     """What an answer has so far."""
 
     generated = 0
-
-    def text_of(self, token: int) -> str:
-        return chr(token)
+    token_bytes = None  # no logprobs are asked for
 
 
 def test_an_answer_as_items() -> None:
@@ -186,6 +184,7 @@ def response(made: str, text: str = "yes") -> dict[str, Any]:
 def test_responses_are_branches_and_come_back(tmp_path: Path) -> None:
     file = tmp_path / "responses.sqlite"
     store = ResponseStore(file)
+    assert store.find("n", "a") is None and not store.remove("n", "a") and not file.exists()
     assert store.keep("n", response("a"), items_of("1"), None)
     assert store.keep("n", response("b", "\u00fc\u2028"), items_of("2"), "a")
     assert store.keep("n", response("c"), items_of("3"), "a")
@@ -248,6 +247,7 @@ def test_a_file_that_cannot_be_read_is_moved_aside(tmp_path: Path, spoil: Any, c
 def test_what_cannot_be_written_is_said(tmp_path: Path, caplog: Any) -> None:
     file = tmp_path / "responses.sqlite"
     store = ResponseStore(file)
+    assert store.keep("n", response("before"), [], None)
     other = sqlite3.connect(file)
     other.execute("DROP TABLE responses")
     other.commit()

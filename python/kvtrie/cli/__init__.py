@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None, out: TextIO | None = None) -> int:
         return 1
     except BrokenPipeError:
         return 0
+    except OSError as error:  # a folder or a file that is not to be had
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED

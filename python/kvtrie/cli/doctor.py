@@ -12,6 +12,8 @@ from typing import TextIO
 
 import kvtrie as kv
 from kvtrie import _checks, _health, _kept, _listing, _probe
+from kvtrie import _folders as folders
+from kvtrie import _processors as processors
 from kvtrie._health import MISSING, NOTE, OK, Finding
 from kvtrie.viz.words import format_bytes
 
@@ -31,6 +33,8 @@ def examine(*, quick: bool = False) -> Iterator[Finding]:
     _listing.prepare()
     yield from _health.basics()
     yield from _python_packages()
+    yield _processors()
+    yield from _places()
     yield _program_cache()
     found = kv.devices()
     for name, how in _listing.left_out().items():
@@ -54,6 +58,28 @@ def _python_packages() -> Iterator[Finding]:
             yield Finding(
                 NOTE, f"python: {name}", "not installed: needed for checkpoints", "pip install 'kvtrie[models]'"
             )
+
+
+def _processors() -> Finding:
+    granted, there = processors.granted(), os.cpu_count() or 1
+    limits = [] if granted.bound == there else [f"bound to {granted.bound}"]
+    limits += [] if granted.quota is None else [f"the control group grants {granted.quota:g}"]
+    why = f" ({', '.join(limits)})" if limits else ""
+    return Finding(OK, "processors", f"{granted.threads} of {there}{why}")
+
+
+def _places() -> Iterator[Finding]:
+    """Where state and programs go where nobody names a folder."""
+    if folders.home() is None:
+        advice = "set HOME to a folder that you can write to"
+        yield Finding(NOTE, "home", f"none: user {os.getuid()} has no entry, and HOME is none", advice)
+    base = folders.cache_base()
+    why = "there is no home for it" if base is None else folders.why_not(base / "kvtrie" / "serve")
+    if base is None or why:
+        advice = "serve --disk FOLDER, or set XDG_CACHE_HOME to a folder that you can write to"
+        yield Finding(NOTE, "state of serve", f"nothing is kept after the end: {why}", advice)
+    else:
+        yield Finding(OK, "state of serve", str(base / "kvtrie" / "serve"))
 
 
 def _program_cache() -> Finding:

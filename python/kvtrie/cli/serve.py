@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
+from kvtrie._paths import path_text
 from kvtrie.serve.settings import CONTEXT, CONVERSATIONS
 
 from .chat.screen import stderr_shows
 
 if TYPE_CHECKING:
-    from kvtrie.serve.opening import ServeOptions
+    from kvtrie.serve.opening import Opened, ServeOptions
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DTYPES = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
@@ -76,6 +77,14 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         help="for the live page and /metrics, where there are keys (default: KVTRIE_ADMIN_KEY)",
     )  # fmt: skip
     parser.add_argument(
+        "--allow-host", metavar="NAME", action="append", default=[],
+        help="answer to this name, too, where there are no keys: host.docker.internal, *.lan, * (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-origin", metavar="ORIGIN", action="append", default=[],
+        help="let scripts of these pages ask: http://localhost:3000, * (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
         "--drop-lines", metavar="PATTERN", action="append", default=[],
         help="take lines that match out of system messages: a date, a counter (may be repeated)",
     )  # fmt: skip
@@ -108,22 +117,23 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     app = create_app(opened.model, opened.cache, opened.name, opened.settings)
     context = opened.settings.context
     print(f"{opened.name} on {opened.model.device.name}, a context of {context:,} tokens", file=out)
-    print(_where(opened.cache, opened.folder), file=out, flush=True)
+    print(_where(opened), file=out, flush=True)
     Server(app, host=arguments.host, port=arguments.port).run()
     return 0
 
 
-def _where(cache: kv.PrefixCache, folder: Path | None) -> str:
-    if folder is None:
-        return "nothing is kept after the end"
-    return f"{cache.stats()['tokens']:,} tokens are known from before, state is kept in {folder}"
+def _where(opened: Opened) -> str:
+    if opened.folder is None:
+        why = f": {opened.unkept}; --disk FOLDER names a place" if opened.unkept else ""
+        return f"nothing is kept after the end{why}"
+    return f"{opened.cache.stats()['tokens']:,} tokens are known from before, state is kept in {opened.folder}"
 
 
 def _keys(file: str | None) -> Mapping[str, str]:
     if file is None:
         return {}
     try:
-        keys = json.loads(Path(file).read_text(encoding="utf-8"))
+        keys = json.loads(Path(path_text(file, "serve", "--keys")).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise kv.ArgumentError(f"[serve] --keys: cannot be read: {error}") from error
     texts = isinstance(keys, dict) and all(isinstance(text, str) and text for text in (*keys, *keys.values()))
@@ -137,5 +147,7 @@ def _options(arguments: argparse.Namespace, keys: Mapping[str, str]) -> ServeOpt
 
     same = {field.name for field in dataclasses.fields(ServeOptions)} & set(vars(arguments))
     values = {name: getattr(arguments, name) for name in same}
-    repeated = {name: tuple(getattr(arguments, name)) for name in ("drop_lines", "ignore_fields")}
-    return ServeOptions(**{**values, **repeated, "keys": keys})
+    lists = {name: tuple(getattr(arguments, name)) for name in ("drop_lines", "ignore_fields")}
+    hosts = (*ServeOptions.hosts, *arguments.allow_host)
+    reached = {"hosts": hosts, "origins": tuple(arguments.allow_origin)}
+    return ServeOptions(**{**values, **lists, **reached, "keys": keys})

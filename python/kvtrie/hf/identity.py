@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 import torch
 
+from .._processors import granted
 from .states import around
 from .tensors import Tensors
 from .walk import Walk
@@ -17,13 +17,13 @@ def fingerprint(model: torch.nn.Module) -> str:
     the adapters that are active or merged, its config, its modules and their attributes, and torch's precision.
 
     Two models have the same one only if they compute the same K and V for the same tokens, up to rounding. All of the
-    weights are read, on all cores: about a second for each GB and core. Where a model has something that can only be
-    told from outside by its address (a hook, a closure, packed weights of torch.ao), its fingerprint is one that no
-    other process has.
+    weights are read, on all cores that the process may use: about a second for each GB and core. Where a model has
+    something that can only be told from outside by its address (a hook, a closure, packed weights of torch.ao), its
+    fingerprint is one that no other process has.
     """
     decoder = model.get_decoder()
     tensors = Tensors(content=True)
-    tensors.read_ahead([*decoder.parameters(), *decoder.buffers()], os.cpu_count() or 1)
+    tensors.read_ahead([*decoder.parameters(), *decoder.buffers()], granted().threads)
     return _of(Walk(decoder, tensors), decoder)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 
+from .._folders import expanded
 from .._kept import cache_folder, cache_place
 from .._paths import path_text
 from ..errors import Error
@@ -74,7 +75,8 @@ def models_folder() -> Path | None:
     """KVTRIE_MODELS_DIR, else ``models`` in the cache folder; None where there is neither. It need not exist."""
     named = os.environ.get(VARIABLE)
     if named:
-        return Path(named).absolute()
+        given = expanded(named)
+        return None if given is None else Path(given).absolute()
     place = cache_place()
     return None if place is None else place.absolute() / "models"
 

@@ -35,8 +35,19 @@ if TYPE_CHECKING:
 _PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # planes 15 and 16 are nobody's
 _LEAST = 16  # characters of one set of stand-ins, so that there are few sets to choose from
 _MOST_IN_A_PATTERN = 512
+_LONG = 1 << 15  # characters of a text that takes tens of milliseconds
 SPACE = "\u2581"  # SentencePiece's
 _NO_WORD = "\ufdd0"  # a code point that is no character
+
+
+def ids_of(raw: Raw, text: str) -> list[int]:
+    """Token ids of a text as it stands.
+
+    The library keeps the GIL while it reads one text, and lets go of it for several: a long one is given as a list.
+    """
+    if len(text) <= _LONG:
+        return list(raw.encode(text, add_special_tokens=False).ids)
+    return list(raw.encode_batch([text], add_special_tokens=False)[0].ids)
 
 
 class Mark(NamedTuple):
@@ -85,7 +96,7 @@ class SpecialTokens(Whole):
         for letters that this tokenizer has as a special token only.
         """
         if not (behind and self._begins_otherwise) and tuple(marks) == self.find(text):
-            ids: list[int] = self._raw.encode(text, add_special_tokens=False).ids
+            ids = ids_of(self._raw, text)
             made = self._made_of_letters
             if not made or sum(map(made.__contains__, ids)) == sum(mark.token in made for mark in marks):
                 return ids
@@ -164,7 +175,7 @@ class SpecialTokens(Whole):
             same = whole.replace(self.texts[mark.token], letter)  # with the blanks that it takes in
             pieces += [text[at : mark.start], letter if same == whole else same]
             at = mark.end
-        found = reader.raw.encode("".join([*pieces, text[at:]]), add_special_tokens=False).ids[int(behind) :]
+        found = ids_of(reader.raw, "".join([*pieces, text[at:]]))[int(behind) :]
         made = self._made_of_letters
         forged = next((token for token in found if token in made and token not in reader.ids), None)
         return [reader.ids.get(token, token) for token in found], forged

@@ -21,7 +21,8 @@ from .._arguments import text as utf8_text
 from .._whole import Whole
 from ..errors import ArgumentError, IgnoredWarning
 from .prompts import Rendered, rendered
-from .special_tokens import SpecialTokens
+from .special_tokens import SpecialTokens, ids_of
+from .token_bytes import ByteStream, NeighbourStream, TokenBytes
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
@@ -138,7 +139,7 @@ class Tokenizer(Whole):
         if text_reading(special_tokens, "tokenizer.encode") == "letters":
             own = self.special_tokens.encode(checked, ())
         else:
-            own = list(self.raw.encode(checked, add_special_tokens=False).ids)
+            own = ids_of(self.raw, checked)
         return self._with_ends(own, parsed=special_tokens == "parse") if adding else own
 
     @cached_property
@@ -161,9 +162,7 @@ class Tokenizer(Whole):
         does not know, as a model may have more, give no text."""
         ids = _ids(tokens, "tokenizer.decode")
         skip = flag(skip_special_tokens, "tokenizer.decode", "skip_special_tokens")
-        if self.twins:
-            ids = [self.twins.get(token, token) for token in ids]
-        return str(self.raw.decode(ids, skip_special_tokens=skip))
+        return self.token_bytes.decode(ids, skip)
 
     def token_id(self, token: str) -> int | None:
         """The id of one exact token, or None."""
@@ -176,9 +175,16 @@ class Tokenizer(Whole):
         added = {} if found is None else self.raw.get_added_tokens_decoder()
         return found if found in added and added[found].special else None
 
-    def stream(self, skip_special_tokens: bool = True) -> Detokenizer:
-        """A new incremental decoder: feed tokens, get text."""
-        return Detokenizer(self, flag(skip_special_tokens, "tokenizer.stream", "skip_special_tokens"))
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What single tokens stand for."""
+        return TokenBytes(self.raw, self.twins)
+
+    def stream(self, skip_special_tokens: bool = True, begins: bool = True) -> Detokenizer:
+        """A new incremental decoder: feed tokens, get text. ``begins``: as of a text of its own, whose first space may
+        be the tokenizer's; otherwise as of what goes on behind another text."""
+        skip = flag(skip_special_tokens, "tokenizer.stream", "skip_special_tokens")
+        return Detokenizer(self, skip, flag(begins, "tokenizer.stream", "begins"))
 
     @overload
     def apply_chat_template(
@@ -322,41 +328,21 @@ def of_another_form(folder: Path) -> Path | None:
 class Detokenizer(Whole):
     """Turns a stream of tokens into pieces of text that never split a character.
 
-    A token may end inside a UTF-8 character, and a decoder may treat the first token of a text specially. So each piece
-    is the difference of two decodings that start at the same earlier token, and is held back while it ends in U+FFFD.
+    What may still become a whole character is held back, three bytes at most; bytes that are none are U+FFFD at once.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._ids: list[int] = []
-        self._start = 0  # both decodings start here
-        self._given = 0  # tokens whose text was handed out
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, begins: bool = True) -> None:
+        table = tokenizer.token_bytes
+        skip = table.special if skip_special_tokens else frozenset()
+        self._stream = ByteStream(table, skip, begins) if table.add_up else NeighbourStream(table, skip, begins)
 
     def feed(self, token: int) -> str:
         """The text that became complete with ``token``; "" while a character is unfinished."""
-        self._ids += _ids((token,), "tokenizer.stream")
-        text = self._pending()
-        if text.endswith("\ufffd"):
-            return ""
-        if text:
-            self._start = self._given
-        self._given = len(self._ids)
-        if self._start > 64:
-            del self._ids[: self._start]
-            self._given -= self._start
-            self._start = 0
-        return text
+        return self._stream.feed(_ids((token,), "tokenizer.stream")[0])
 
     def finish(self) -> str:
         """What is still held back, with U+FFFD where bytes are missing."""
-        text = self._pending()
-        self._start = self._given = len(self._ids)
-        return text
-
-    def _pending(self) -> str:
-        before = self._tokenizer.decode(self._ids[self._start : self._given], self._skip)
-        return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(before) :]
+        return self._stream.finish()
 
 
 _ARGUMENTS = frozenset(inspect.signature(Tokenizer.apply_chat_template).parameters) - {"variables"} | {"tools"}

@@ -16,6 +16,7 @@ from typing import Optional
 
 from ..errors import ClosedError
 from ..models.prompts import OwnText
+from ..models.token_bytes import TokenBytes
 from ..models.tokenizer import Tokenizer
 from ..request import Request
 from ..sampling import TokenLogprob
@@ -28,19 +29,23 @@ from .tool_calls import ToolCall, ToolReader
 
 @dataclass
 class Piece:
-    """What became certain with ``tokens``. ``calls``: with their ids."""
+    """What became certain with ``tokens``. ``calls``: with their ids. ``offsets``: where each token that has
+    ``logprobs`` begins, in characters of the answer; ``first``: they are the first of a text."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[tuple[str, ToolCall]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    first: bool = False
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How tokens of one answer become pieces. ``silent``: token ids that are no text; ``stops``: texts that end it.
-    ``most_calls``: it ends with so many. ``warm``: the prompt is computed, and the one token behind it is nobody's."""
+    """How tokens of one answer become pieces. ``silent``: token ids that are no text; ``stops``: texts that end it;
+    ``begins``: it is a text of its own, and does not go on with the prompt's. ``most_calls``: it ends with so many.
+    ``warm``: the prompt is computed, and the one token behind it is nobody's."""
 
     tokenizer: Tokenizer
     silent: frozenset[int]
@@ -48,6 +53,7 @@ class Reading:
     tools: Optional[ToolReader] = None
     reasoning: Optional[ReasoningReader] = None
     each_token: bool = False
+    begins: bool = True
     most_calls: int | None = None
     warm: bool = False
 
@@ -63,9 +69,10 @@ class Answer:
         self._request = request
         self._reading = reading
         self._entry, self._journal, self._replays = entry, journal, replays
-        self._stream = reading.tokenizer.stream(skip_special_tokens=False)
+        self._stream = reading.tokenizer.stream(skip_special_tokens=False, begins=reading.begins)
         self._until = TextUntil(reading.stops)
         self._sampled: list[str] = []
+        self._length = 0  # characters in it
         self._marks: list[tuple[int, int]] = []  # special tokens in it
         self._count = 0  # tokens that were read
         self._told = 0  # calls that were handed out
@@ -103,9 +110,10 @@ class Answer:
         """Tokens of the prompt that are still to be computed, as far as is known."""
         return self._request.uncomputed
 
-    def text_of(self, token: int) -> str:
-        """What one token spells alone."""
-        return self._reading.tokenizer.decode([token])
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """What single tokens stand for."""
+        return self._reading.tokenizer.token_bytes
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -148,6 +156,8 @@ class Answer:
 
     def _piece(self, token: int) -> Piece | None:
         piece = Piece(tokens=[token], logprobs=self._request.logprobs[self._count : self._count + 1])
+        piece.offsets = [self._length] * len(piece.logprobs)
+        piece.first = self._reading.begins and self._count == 0
         self._count += 1
         if token not in self._reading.silent:
             self._take(self._stream.feed(token), piece)
@@ -158,14 +168,14 @@ class Answer:
     def _take(self, text: str, piece: Piece) -> None:
         """Text of the model, in order."""
         self._sampled.append(text)
+        self._length += len(text)
         self._split(self._until.feed(text), piece)
 
     def _mark(self, token: int) -> None:
         """Remembers where the text ends with a special token."""
         text = self._reading.tokenizer.special_tokens.texts.get(token)
         if text is not None and self._sampled[-1].endswith(text):
-            end = sum(map(len, self._sampled))
-            self._marks.append((end - len(text), end))
+            self._marks.append((self._length - len(text), self._length))
 
     def _split(self, text: str, piece: Piece) -> None:
         if self._reading.reasoning is None:

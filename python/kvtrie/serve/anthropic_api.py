@@ -33,7 +33,7 @@ from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
 from .prompts import Prompt
-from .streams import event, events, kept_alive, progress_of, until_gone
+from .streams import Answering, event, events, kept_alive, progress_of, until_gone
 from .tenants import Tenants
 from .wrong_fields import ROLE_NOT_SUPPORTED, FieldError
 
@@ -185,23 +185,24 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
     )
     known = (await engine.plan(prompt, namespace)) if body.stream else 0
     (answer,) = await engine.answers("messages", [prompt], namespace, options)
-    head: JsonObject = {
-        "id": "msg_" + secrets.token_hex(12),
-        "type": "message",
-        "role": "assistant",
-        "model": engine.name,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-    }
-    if body.stream:
-        told = _events(answer, prompt, head, known)
-        return events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
-    try:
-        content = await _content(answer)
-    finally:
-        answer.cancel()
-    return JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
+    with Answering([answer]):
+        head: JsonObject = {
+            "id": "msg_" + secrets.token_hex(12),
+            "type": "message",
+            "role": "assistant",
+            "model": engine.name,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+        if body.stream:
+            told = _events(answer, prompt, head, known)
+            return events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
+        try:
+            content = await _content(answer)
+        finally:
+            answer.cancel()
+        return JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
 
 
 def _schema(body: MessagesRequest) -> Schema:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from .fields import PromptFields, field_names
 from .json_values import JsonObject
 from .openai_schema import Sharing, SpecialTokens, StopText, Text
+from .wire import BaseModel
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -42,7 +43,7 @@ class ToolUseBlock(Block):
     type: Literal["tool_use"]
     id: Annotated[str, Field(max_length=256)]
     name: Name
-    input: JsonObject = {}
+    input: JsonObject = Field(default_factory=dict)
 
 
 class OtherBlock(Block):
@@ -97,7 +98,7 @@ class Tool(Block):
     type: Optional[str] = None
     name: Name
     description: Optional[Text] = None
-    input_schema: JsonObject = {}
+    input_schema: JsonObject = Field(default_factory=dict)
 
     def as_dict(self) -> JsonObject:
         """As templates have it."""

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
 from .. import __version__
@@ -29,6 +28,7 @@ from .metrics import Figures
 from .responses_store import ResponseStore
 from .settings import Settings
 from .tenants import Tenants
+from .visitors import Visitors
 
 
 def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
@@ -75,9 +75,11 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
         return {"saved": await asyncio.to_thread(cache.flush)}
 
     failures.install(app)
-    app.add_middleware(WholeBodies, most=settings.max_body, seconds=settings.body_seconds)
-    if not settings.keys:  # a page of a browser that reaches a loopback address by another name has no business here
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*settings.hosts])
+    values = settings.max_values + 16 * settings.context
+    most, seconds, objects = settings.max_body, settings.body_seconds, settings.max_objects
+    app.add_middleware(WholeBodies, most=most, seconds=seconds, objects=objects, values=values)
+    hosts = None if settings.keys else settings.hosts
+    app.add_middleware(Visitors, hosts=hosts, origins=settings.origins)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
@@ -85,6 +87,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
 _ERRORS = {
     "400": "wrong fields",
     "401": "no such key",
+    "403": "not for this origin, or closed",
     "404": "there is none",
     "408": "the body came too slowly",
     "413": "the body is too large",

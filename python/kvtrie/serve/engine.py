@@ -250,6 +250,7 @@ class Engine:
             tools,
             reasoning,
             options.each_token,
+            prompt.begins,
             most_calls=1 if options.one_call and not options.must_call else None,
             warm=options.max_tokens == 0,
         )

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from .failures import Refusal
+from .wire import BaseModel
 
 
 class Harmless(NamedTuple):

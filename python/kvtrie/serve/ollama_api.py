@@ -23,7 +23,7 @@ from .failures import Refusal
 from .json_values import JsonObject
 from .ollama_schema import Call, ChatAsked, GenerateAsked, OllamaMessage, Options, ShowAsked
 from .prompts import Prompt
-from .streams import lines, until_gone
+from .streams import Answering, lines, until_gone
 from .tenants import Tenants
 from .thinking import thinking_variables
 
@@ -233,17 +233,18 @@ async def _answered(
     engine: Engine, asked: _Asked, namespace: str, options: AnswerOptions, fields: Callable[[Piece], JsonObject]
 ) -> Response:
     (answer,) = await engine.answers("ollama", [asked.prompt], namespace, options)
-    if asked.stream:
-        return lines(_parts(engine, answer, fields), [answer])
-    whole = Piece()
-    try:
-        async for piece in answer:
-            whole.text += piece.text
-            whole.reasoning += piece.reasoning
-            whole.calls += piece.calls
-    finally:
-        answer.cancel()
-    return JSONResponse({**_head(engine), **fields(whole), **_ending(answer)})
+    with Answering([answer]):
+        if asked.stream:
+            return lines(_parts(engine, answer, fields), [answer])
+        whole = Piece()
+        try:
+            async for piece in answer:
+                whole.text += piece.text
+                whole.reasoning += piece.reasoning
+                whole.calls += piece.calls
+        finally:
+            answer.cancel()
+        return JSONResponse({**_head(engine), **fields(whole), **_ending(answer)})
 
 
 async def _parts(engine: Engine, answer: Answer, fields: Callable[[Piece], JsonObject]) -> AsyncIterator[JsonObject]:

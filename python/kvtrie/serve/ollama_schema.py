@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import StopText, Text, Tool
+from .wire import BaseModel
 
 HARMLESS = frozenset({
     "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_gqa", "num_keep",
@@ -34,7 +35,7 @@ class _Strict(BaseModel):
 
 class CalledFunction(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=256)]
-    arguments: JsonObject = {}
+    arguments: JsonObject = Field(default_factory=dict)
 
 
 class Call(BaseModel):
@@ -90,7 +91,7 @@ class _Asked(_Strict):
 
 
 class ChatAsked(_Asked):
-    messages: list[OllamaMessage] = []
+    messages: list[OllamaMessage] = Field(default_factory=list)
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
 
 

@@ -16,15 +16,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from ..replies import SamplingOptions
-from ..sampling import TokenLogprob
 from .answer import Answer, Piece
 from .asked_for import LEAST_TOP_P, namespace_of, schema_of
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
+from .logprobs import of_chat, of_text
 from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
-from .streams import COMMENT, event, events, kept_alive, merged, progress_of, until_gone
+from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
 from .wrong_fields import empty
 
@@ -151,13 +151,14 @@ async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     variables, reading = body.variables, body.special_tokens
     prompt = await engine.chat(messages, namespace, _shown_tools(body), variables, special_tokens=reading)
     answers = await engine.answers("chat", [prompt], namespace, options, count)
-    head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
-    if body.stream:
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        told = _chat_events(answers, head, usage)
-        return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
-    choices = await _all_of(answers, _chat_choice)
-    return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
+    with Answering(answers):
+        head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            told = _chat_events(answers, head, usage)
+            return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
+        choices = await _all_of(answers, _chat_choice)
+        return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
 
 
 async def _chat_choice(number: int, answer: Answer) -> JsonObject:
@@ -166,13 +167,13 @@ async def _chat_choice(number: int, answer: Answer) -> JsonObject:
         text += piece.text
         reasoning += piece.reasoning
         calls += [_call(made, call.name, call.arguments) for made, call in piece.calls]
-        logprobs += piece.logprobs
+        logprobs += of_chat(answer.token_bytes, piece.logprobs, piece.first)
     message: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = calls
-    told = {"content": [_logprob(answer, each) for each in logprobs]} if logprobs else None
+    told = {"content": logprobs} if logprobs else None
     return {"index": number, "message": message, "logprobs": told, "finish_reason": answer.finish_reason}
 
 
@@ -188,7 +189,7 @@ async def _chat_events(answers: Sequence[Answer], head: JsonObject, usage: bool)
         if piece is None:
             yield chunk(number, {}, answers[number].finish_reason)
             continue
-        logprobs = {"content": [_logprob(answers[number], each) for each in piece.logprobs]}
+        logprobs = {"content": of_chat(answers[number].token_bytes, piece.logprobs, piece.first)}
         yield chunk(number, _delta(piece, told[number]), logprobs=logprobs if piece.logprobs else None)
         told[number] += len(piece.calls)
     if usage:
@@ -214,14 +215,6 @@ def _call(made: str, name: str, arguments: str) -> JsonObject:
     return {"id": made, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _logprob(answer: Answer, each: TokenLogprob) -> JsonObject:
-    def entry(token: int, logprob: float) -> JsonObject:
-        text = answer.text_of(token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
-
-    return {**entry(each.token, each.logprob), "top_logprobs": [entry(*likely) for likely in each.top]}
-
-
 # ---- plain texts -----------------------------------------------------------------------------------------------------
 
 
@@ -230,18 +223,19 @@ async def _completions(engine: Engine, body: CompletionRequest, namespace: str) 
     count = _count(engine, body, len(prompts))
     options = dataclasses.replace(_options(engine, body, body.logprobs), each_token=bool(body.return_token_ids))
     answers = await engine.answers("completion", prompts, namespace, options, count)
-    head = _head(engine, "cmpl-", "text_completion")
-    if body.stream:
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        told = _text_events(answers, head, usage, options.each_token)
-        return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
-    choices = await _all_of(answers, _text_choice)
-    if options.each_token:
-        for choice, answer in zip(choices, answers):
-            choice["token_ids"] = answer.tokens
-    return JSONResponse(
-        {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
-    )
+    with Answering(answers):
+        head = _head(engine, "cmpl-", "text_completion")
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            told = _text_events(answers, head, usage, options.each_token)
+            return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
+        choices = await _all_of(answers, _text_choice)
+        if options.each_token:
+            for choice, answer in zip(choices, answers):
+                choice["token_ids"] = answer.tokens
+        return JSONResponse(
+            {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
+        )
 
 
 async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> list[Prompt]:
@@ -259,14 +253,15 @@ async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> l
 
 
 async def _text_choice(number: int, answer: Answer) -> JsonObject:
-    text, logprobs = "", []
+    text, logprobs, offsets = "", [], []
     async for piece in answer:
         text += piece.text
         logprobs += piece.logprobs
+        offsets += piece.offsets
     return {
         "index": number,
         "text": text,
-        "logprobs": _text_logprobs(answer, logprobs, 0) if logprobs else None,
+        "logprobs": of_text(answer.token_bytes, logprobs, offsets) if logprobs else None,
         "finish_reason": answer.finish_reason,
     }
 
@@ -274,13 +269,11 @@ async def _text_choice(number: int, answer: Answer) -> JsonObject:
 async def _text_events(
     answers: Sequence[Answer], head: JsonObject, usage: bool, ids: bool
 ) -> AsyncGenerator[bytes, None]:
-    offsets = [0] * len(answers)
     async for number, piece in merged(answers):
         text = "" if piece is None else piece.text
         told = None
         if piece is not None and piece.logprobs:
-            told = _text_logprobs(answers[number], piece.logprobs, offsets[number])
-        offsets[number] += len(text)
+            told = of_text(answers[number].token_bytes, piece.logprobs, piece.offsets)
         finish = answers[number].finish_reason if piece is None else None
         choice: JsonObject = {"index": number, "text": text, "logprobs": told, "finish_reason": finish}
         if ids:
@@ -289,19 +282,6 @@ async def _text_events(
     if usage:
         yield event({**head, "choices": [], "usage": usage_of(answers), "timings": timings_of(answers[0])})
     yield b"data: [DONE]\n\n"
-
-
-def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int) -> JsonObject:
-    texts = [answer.text_of(each.token) for each in logprobs]
-    offsets = [offset + sum(map(len, texts[:at])) for at in range(len(texts))]
-    return {
-        "tokens": texts,
-        "token_logprobs": [max(each.logprob, -9999.0) for each in logprobs],
-        "top_logprobs": [
-            {answer.text_of(token): max(value, -9999.0) for token, value in each.top} for each in logprobs
-        ],
-        "text_offset": offsets,
-    }
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
+from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]
 StopText = Annotated[str, Field(max_length=1024)]
@@ -126,7 +127,7 @@ class NamedTool(BaseModel):
 
 class SchemaFormat(BaseModel):
     name: str = "answer"
-    schema_: Annotated[JsonObject, Field(alias="schema")] = {}
+    schema_: JsonObject = Field(alias="schema", default_factory=dict)
 
 
 class ResponseFormat(BaseModel):

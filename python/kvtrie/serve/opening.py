@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import models
+from .._paths import path_text
 from ..errors import ArgumentError, BusyError, NotSupported
 from ..models.base import Model
 from ..models.weights import Progress
 from ..prefix_cache import PrefixCache
 from .settings import CONTEXT, CONVERSATIONS, Settings
-from .state import default_bytes, default_folder
+from .state import default_bytes, own_place
 
 _MOST_FOLDERS = 1024  # of one model on one machine
 
@@ -55,13 +56,15 @@ class ServeOptions:
     keys: Mapping[str, str] = field(default_factory=dict)
     admin_key: str | None = None
     hosts: tuple[str, ...] = Settings.hosts
+    origins: tuple[str, ...] = ()
     drop_lines: tuple[str, ...] = ()
     ignore_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Opened:
-    """``note``: what there is to say about the choice of the model, or "". ``folder``: where state is kept, or None."""
+    """``note``: what there is to say about the choice of the model, or "". ``folder``: where state is kept, or None;
+    ``unkept``: why there is none, where nobody asked for that."""
 
     model: Model
     name: str
@@ -69,13 +72,14 @@ class Opened:
     settings: Settings
     folder: Path | None
     note: str = ""
+    unkept: str = ""
 
 
 def open_server(options: ServeOptions, progress: bool | Progress | None = None) -> Opened:
     """Loads the model, compiles what it needs, and opens the cache.
 
     Raises what ``kv.models.load`` and ``kv.PrefixCache`` do, ``kv.NotSupported`` for a model without a tokenizer,
-    ``kv.BusyError`` where another server has the folder.
+    ``kv.BusyError`` where another server has the folder, ``kv.ArgumentError`` where one that was named cannot be used.
     """
     chosen = models.default.choose(options.model)
     model = models.load(chosen.path, options.device, options.dtype, progress=progress)
@@ -83,10 +87,10 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
         raise NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
     settings = settings_of(options, model)
     model.warm_up(options.kv_dtype, progress=progress)  # so that no request waits for compilers
-    cache, folder = _open_cache(options, model, settings)
+    cache, folder, unkept = _open_cache(options, model, settings)
     if folder is not None:
         settings = replace(settings, responses=folder / "responses.sqlite")
-    return Opened(model, options.name or chosen.name, cache, settings, folder, chosen.note)
+    return Opened(model, options.name or chosen.name, cache, settings, folder, chosen.note, unkept)
 
 
 def settings_of(options: ServeOptions, model: Model) -> Settings:
@@ -105,12 +109,14 @@ def settings_of(options: ServeOptions, model: Model) -> Settings:
         keys=options.keys,
         admin_key=options.admin_key,
         hosts=options.hosts,
+        origins=options.origins,
         volatile=options.drop_lines,
         ignored=options.ignore_fields,
     )
 
 
-def _open_cache(options: ServeOptions, model: Model, settings: Settings) -> tuple[PrefixCache, Path | None]:
+def _open_cache(options: ServeOptions, model: Model, settings: Settings) -> tuple[PrefixCache, Path | None, str]:
+    """The cache, its folder, and why there is none."""
     caches = model.caches(capacity=options.capacity or CONVERSATIONS * settings.context, dtype=options.kv_dtype)
     host = _size(options.host_bytes)
     opened = functools.partial(
@@ -118,18 +124,25 @@ def _open_cache(options: ServeOptions, model: Model, settings: Settings) -> tupl
         store=options.store, store_deadline=options.store_deadline,
     )  # fmt: skip
     if options.disk == "none":
-        return opened(), None
+        return opened(), None, ""
 
     def on(folder: Path) -> PrefixCache:
         cap = default_bytes(folder) if options.disk_bytes is None else _size(options.disk_bytes)
         return opened(disk=folder, disk_bytes=cap, disk_after=options.disk_after)
 
-    folder = Path(options.disk) if options.disk else default_folder(model.fingerprint)
-    if options.own_folder:
-        return _first_free(folder, on)
-    if not options.disk:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return on(folder), folder
+    folder, why = own_place(model.fingerprint) if not options.disk else (_named(options.disk), "")
+    if folder is None:
+        return opened(), None, why
+    try:
+        return (*(_first_free(folder, on) if options.own_folder else (on(folder), folder)), "")
+    except OSError as error:
+        raise ArgumentError(
+            f"[serve] --disk: got {str(folder)!r} ({error.strerror}), allowed a folder that can be written, or none"
+        ) from error
+
+
+def _named(folder: str) -> Path:
+    return Path(path_text(folder, "serve", "--disk"))
 
 
 def _first_free(parent: Path, on: Callable[[Path], PrefixCache]) -> tuple[PrefixCache, Path]:

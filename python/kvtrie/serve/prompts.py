@@ -31,12 +31,14 @@ _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
 @dataclass(frozen=True)
 class Prompt:
     """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at. ``begun``:
-    the end of ``text`` that is the beginning of the answer."""
+    the end of ``text`` that is the beginning of the answer. ``begins``: an answer is a text of its own; else it goes on
+    with this one."""
 
     tokens: npt.NDArray[np.int32]
     text: str = ""
     checkpoints: tuple[int, ...] = ()
     begun: str = ""
+    begins: bool = True
 
 
 class Prompts:
@@ -76,7 +78,7 @@ class Prompts:
         tokens = self._encoded(text, lambda: encode(text, special_tokens=special_tokens))
         if tokens.size == 0:
             raise empty()
-        return Prompt(self._respelled(tokens, namespace), text)
+        return Prompt(self._respelled(tokens, namespace), text, begins=False)
 
     def of_tokens(self, tokens: Sequence[int]) -> Prompt:
         """Token ids as they are."""
@@ -87,7 +89,7 @@ class Prompts:
         if ids.min() < 0 or ids.max() >= limit:
             raise FieldError(f"[serve] prompt: got a token id outside 0 to {limit - 1}, allowed these", param="prompt")
         self._require_room(ids.size)
-        return Prompt(ids.astype(np.int32))
+        return Prompt(ids.astype(np.int32), begins=False)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from .responses_schema import (
     SchemaFormat,
 )
 from .responses_store import Kept, ResponseStore
-from .streams import COMMENT, events, kept_alive, until_gone
+from .streams import COMMENT, Answering, events, kept_alive, until_gone
 from .tenants import Tenants
 from .thinking import thinking_variables
 
@@ -285,15 +285,16 @@ def _choice(body: ResponseRequest) -> object:
 async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, namespace: str) -> Response:
     asked = await _asked(engine, store, body, namespace)
     (answer,) = await engine.answers("responses", [asked.prompt], namespace, _options(engine, body, asked))
-    output = Output(answer, asked.custom, "reasoning.encrypted_content" in (body.include or ()))
-    made = _Made(body, asked, answer, output, engine, body.store is not False and store.keeps)
-    if body.stream:
-        parts = response_events(answer, output, made.whole, lambda: made.ended(store, namespace))
-        return events(kept_alive(parts, lambda: COMMENT), [answer], PATH)
-    try:
-        async for piece in answer:
-            output.take(piece)
-    finally:
-        answer.cancel()
-    output.finish("incomplete" if answer.finish_reason == "length" else "completed")
-    return JSONResponse(await made.ended(store, namespace))
+    with Answering([answer]):
+        output = Output(answer, asked.custom, "reasoning.encrypted_content" in (body.include or ()))
+        made = _Made(body, asked, answer, output, engine, body.store is not False and store.keeps)
+        if body.stream:
+            parts = response_events(answer, output, made.whole, lambda: made.ended(store, namespace))
+            return events(kept_alive(parts, lambda: COMMENT), [answer], PATH)
+        try:
+            async for piece in answer:
+                output.take(piece)
+        finally:
+            answer.cancel()
+        output.finish("incomplete" if answer.finish_reason == "length" else "completed")
+        return JSONResponse(await made.ended(store, namespace))

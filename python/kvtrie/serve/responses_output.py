@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..sampling import TokenLogprob
 from .answer import Answer, Piece
 from .json_values import JsonObject
+from .logprobs import of_chat
 from .responses_items import encrypted
 
 
@@ -57,7 +57,7 @@ class Output:
             self.reasoning_tokens = self._answer.generated
             changes += self._more("reasoning", piece.reasoning)
         else:
-            self._logprobs += [logprob_of(self._answer, each) for each in piece.logprobs]
+            self._logprobs += of_chat(self._answer.token_bytes, piece.logprobs, piece.first)
         if piece.text:
             changes += self._text(piece.text)
         for made, call in piece.calls:
@@ -146,13 +146,3 @@ def _input_of(arguments: str) -> str:
         return arguments
     text = value.get("input") if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments
-
-
-def logprob_of(answer: Answer, each: TokenLogprob) -> JsonObject:
-    """One token's, with the likeliest in its place."""
-
-    def entry(token: int, logprob: float) -> JsonObject:
-        text = answer.text_of(token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
-
-    return {**entry(each.token, each.logprob), "top_logprobs": [entry(*likely) for likely in each.top]}

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import Text
+from .wire import BaseModel
 
 HARMLESS = (
     "max_tool_calls",  # of tools that the service runs

@@ -11,8 +11,8 @@ tokens, in whatever tier it is. So a record is some kilobytes of text, and a con
 Bounded: the oldest records go first. One in the middle of a walk that has gone, or was deleted, ends it: what goes on
 from there is refused by name, as half of a conversation is another one.
 
-A file (SQLite) in the folder of the disk tier, which one server at a time has; without one, memory. A file that is none
-of ours, or damaged, is moved aside and said in the log.
+A file (SQLite) in the folder of the disk tier, which one server at a time has, from the first record on; without a
+folder, memory. A file that is none of ours, or damaged, is moved aside and said in the log.
 Threads: any; a call may wait for the disk, so not the event loop's.
 """
 
@@ -53,16 +53,21 @@ class ResponseStore:
     """``path``: None for memory. ``most``: records; 0: nothing is kept. ``most_bytes``: of all records."""
 
     def __init__(self, path: Path | None, most: int = 10_000, most_bytes: int = 256 << 20) -> None:
-        self._most, self._most_bytes = most, most_bytes
+        self._path, self._most, self._most_bytes = path, most, most_bytes
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
-        if most > 0:
-            self._database = _memory() if path is None else _opened(path)
+        self._closed = False
 
     @property
     def keeps(self) -> bool:
         """Whether anything can be kept."""
-        return self._database is not None
+        return self._most > 0 and not self._closed
+
+    def _opened(self, to_keep: bool = False) -> sqlite3.Connection | None:
+        """None: there is nothing, and nothing ``to_keep``. REQUIRES: the lock."""
+        if self._database is None and self.keeps and (to_keep or (self._path is not None and self._path.exists())):
+            self._database = _memory() if self._path is None else _opened(self._path)
+        return self._database
 
     def keep(self, namespace: str, response: JsonObject, items: Sequence[JsonObject], previous: str | None) -> bool:
         """Whether it is kept now; why not is in the log."""
@@ -70,34 +75,35 @@ class ResponseStore:
         size = sum(map(len, texts))
         try:
             with self._lock:
-                if self._database is None or size > self._most_bytes:
+                database = self._opened(to_keep=True)
+                if database is None or size > self._most_bytes:
                     return False
-                with self._database:
-                    self._database.execute(
+                with database:
+                    database.execute(
                         "INSERT INTO responses (namespace, id, previous, response, items, bytes) VALUES (?,?,?,?,?,?)",
                         (namespace, response["id"], previous, *texts, size),
                     )
-                    self._make_room()
+                    self._make_room(database)
                 return True
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             _log.warning("serve: a response was not kept: %s", error)
             return False
 
-    def _make_room(self) -> None:
-        assert self._database is not None
-        (count, size) = self._database.execute("SELECT COUNT(*), SUM(bytes) FROM responses").fetchone()
-        oldest = self._database.execute("SELECT number, bytes FROM responses ORDER BY number")
+    def _make_room(self, database: sqlite3.Connection) -> None:
+        (count, size) = database.execute("SELECT COUNT(*), SUM(bytes) FROM responses").fetchone()
+        oldest = database.execute("SELECT number, bytes FROM responses ORDER BY number")
         while count > self._most or size > self._most_bytes:
             number, freed = oldest.fetchone()
-            self._database.execute("DELETE FROM responses WHERE number = ?", (number,))
+            database.execute("DELETE FROM responses WHERE number = ?", (number,))
             count, size = count - 1, size - freed
 
     def find(self, namespace: str, made: str) -> Kept | None:
         """None: it is not known, or no more."""
         with self._lock:
-            if self._database is None:
+            database = self._opened()
+            if database is None:
                 return None
-            found = self._database.execute(
+            found = database.execute(
                 "SELECT response, items, previous FROM responses WHERE namespace = ? AND id = ?", (namespace, made)
             ).fetchone()
         return None if found is None else Kept(json.loads(found[0]), json.loads(found[1]), found[2])
@@ -119,10 +125,11 @@ class ResponseStore:
     def remove(self, namespace: str, made: str) -> bool:
         """Whether there was one."""
         with self._lock:
-            if self._database is None:
+            database = self._opened()
+            if database is None:
                 return False
-            with self._database:
-                gone = self._database.execute(
+            with database:
+                gone = database.execute(
                     "DELETE FROM responses WHERE namespace = ? AND id = ?", (namespace, made)
                 ).rowcount
         return gone > 0
@@ -130,6 +137,7 @@ class ResponseStore:
     def close(self) -> None:
         """It may be called again; nothing is kept or found afterwards."""
         with self._lock:
+            self._closed = True
             database, self._database = self._database, None
             if database is not None:
                 database.close()

@@ -1,7 +1,12 @@
-"""uvicorn, which lets go of the live page's watchers first when it ends, and keeps keys out of its log."""
+"""uvicorn with limits for heads (heads.py), which ends what is under way when it ends, and keeps keys out of its log.
+
+Ends: the live page's watchers first, which would be waited for, then all requests. Each stream says so in one more
+event. Those that a slow client does not read in time are cut.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from typing import Optional
@@ -9,22 +14,34 @@ from typing import Optional
 import uvicorn
 from fastapi import FastAPI
 
-_GRACE = 5  # seconds for requests that are under way
+from .heads import MOST, protocol
+
+_GRACE = 5  # seconds for clients to hear how their requests end
 
 
 class Server(uvicorn.Server):
     """Serves one application until SIGINT or SIGTERM, or ``should_exit``."""
 
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", port: int = 8080, log_level: str = "info") -> None:
+        self._watch, self._engine = app.state.watch, app.state.engine
+        limited = protocol(self._engine.settings.head_seconds)
         super().__init__(
-            uvicorn.Config(app, host=host, port=port, log_level=log_level, timeout_graceful_shutdown=_GRACE)
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                log_level=log_level,
+                http=limited,
+                timeout_graceful_shutdown=_GRACE,
+                h11_max_incomplete_event_size=MOST + 1,
+            )
         )
-        self._watch = app.state.watch
         logging.getLogger("uvicorn.access").addFilter(_without_queries)
 
     async def shutdown(self, sockets: Optional[list[socket.socket]] = None) -> None:
-        """An open page would be waited for."""
+        """Ends watchers and requests, so that all that is left is to tell their clients."""
         self._watch.close()
+        await asyncio.to_thread(self._engine.batcher.close)
         await super().shutdown(sockets)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import kvtrie as kv
+from kvtrie._paths import path_text
 
 from .conversation import FIRST_BRANCH, Conversation, Turn
 
@@ -28,7 +29,7 @@ FORMAT, VERSION = "kvtrie chat", 1
 
 def save(conversation: Conversation, path: str) -> Path:
     """Writes all of it, or nothing. ``kv.ArgumentError`` for a file that is something else, or cannot be written."""
-    target = Path(path).expanduser()
+    target = Path(path_text(path, "save", "file"))
     if target.exists() and not _is_ours(target):
         raise kv.ArgumentError(f"[save] file: got {path!r}, which exists and is no conversation, allowed a new file")
     text = json.dumps(to_json(conversation), ensure_ascii=False, indent=1) + "\n"
@@ -42,7 +43,7 @@ def save(conversation: Conversation, path: str) -> Path:
 def load(path: str) -> Conversation:
     """Raises ``kv.FormatError`` for what is no conversation, and names what is wrong."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = Path(path_text(path, "load", "file")).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise kv.FormatError(f"[load] file: got {path!r}, allowed a file to read: {reason}") from error

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from kvtrie._folders import home
+
 from .screen import Screen
 
 Complete = Callable[[str], Iterable[str]]  # what is typed so far -> words that its last word may become
@@ -144,10 +146,10 @@ def history_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where the XDG base directories have it; None where there is no home."""
     base = environment.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
-        try:
-            base = str(Path.home() / ".local" / "state")
-        except RuntimeError:
+        place = home()
+        if place is None:
             return None
+        base = str(place / ".local" / "state")
     return Path(base) / "kvtrie" / "chat_history"
 
 
