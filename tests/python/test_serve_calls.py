@@ -144,8 +144,24 @@ def test_a_schema_that_cannot_be_compiled_is_named_with_its_tool(server: Served)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "tools.2.function.parameters")
     assert "'odd'" in error["message"] and "(?=.*a)" in error["message"]
+    named = {"type": "function", "function": {"name": "odd"}}
+    error = asked(server, tools=[*TOOLS, tool("odd", wrong)], tool_choice=named).json()["error"]
+    assert error["param"] == "tools.2.function.parameters"
+    tools = [{"name": "fine"}, {"name": "odd", "input_schema": wrong}]
+    error = asked(server, MESSAGES, tools=tools, tool_choice={"type": "any"}).json()["error"]
+    assert error["message"].startswith("[serve] tools.1.input_schema: ") and "'odd'" in error["message"]
     response = asked(server, tools=TOOLS, response_format={"type": "json_schema", "json_schema": {"schema": wrong}})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "response_format")
+
+
+@pytest.mark.parametrize("depth", [100, 400, 900])
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "required"}, {"response_format": SIZE}])
+def test_a_schema_as_deep_as_json_may_be_is_no_failure_of_the_server(server: Served, depth: int, fields: Any) -> None:
+    deep: Any = {}
+    for _ in range(depth):
+        deep = {"not": deep}
+    response = asked(server, tools=[tool("odd", deep)], max_tokens=1, **fields)
+    assert response.status_code in ((200, 400) if not fields else (400,)), response.text
 
 
 def test_a_format_that_nobody_knows_holds_nothing_back(server: Served) -> None:

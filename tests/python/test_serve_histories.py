@@ -53,9 +53,9 @@ def prompt(server: Served, path: str, messages: Any, **fields: Any) -> str:
     shown: list[str] = []
     encoded = server.engine._prompts._encoded
 
-    def recorded(text: str, encode: Any) -> Any:
+    def recorded(text: str, *rest: Any) -> Any:
         shown.append(text)
-        return encoded(text, encode)
+        return encoded(text, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server.engine._prompts, "_encoded", recorded)

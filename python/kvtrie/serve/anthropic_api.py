@@ -177,6 +177,7 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
         tuple(filter(None, body.stop_sequences or ())),
         sampling=_sampling(engine, body),
         tools=tuple(tools),
+        tool_fields={each.name: f"tools.{at}.input_schema" for at, each in enumerate(body.tools or ())},
         must_call=must,
         one_call=body.tool_choice is not None and bool(body.tool_choice.disable_parallel_tool_use),
         schema=schema.value,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._core import CausalCache, HybridCache
@@ -25,7 +25,7 @@ from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .conversation_texts import Messages
-from .grammar import Grammars, calls_or_json, with_known_formats
+from .grammar import DEEPEST, Grammars, calls_or_json, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
 from .prompts import Prompt, Prompts
@@ -43,17 +43,19 @@ _ANY_OBJECT = {"type": "object"}
 @dataclass(frozen=True)
 class AnswerOptions:
     """How an answer is made. ``max_tokens``: -1 for as many as there is room for, 0 to compute the prompt alone.
-    ``tools``: those that it may call, as the OpenAI API has them; a call is required where ``must_call``, one at most
-    where ``one_call``. ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; it
-    came as ``schema_field``.
-    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is evicted
-    when it has ended; it needs a namespace of its own."""
+
+    ``tools``: those that it may call, as the OpenAI API has them; ``tool_fields``: by their names, the fields of the
+    request that have their schemas. A call is required where ``must_call``, one at most where ``one_call``.
+    ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
+    asked for it. ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is
+    evicted when it has ended; it needs a namespace of its own."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     sampling: SamplingOptions = field(default_factory=lambda: SamplingOptions())
     tools: tuple[JsonView, ...] = ()
+    tool_fields: Mapping[str, str] = field(default_factory=dict)
     must_call: bool = False
     one_call: bool = False
     schema: JsonView | None = None
@@ -204,30 +206,42 @@ class Engine:
         """What an answer has to follow; behind its reasoning, where the prompt has begun one."""
         reasoning = reading.reasoning
         behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
-        most = {"at_most": 1} if options.one_call else {}
-        special_id, grammar = self.model.tokenizer.special_id, None
-        tools = [with_known_formats(tool) for tool in options.tools]
-        if self._syntax is not None:
-            grammar = grammar_for_tools(self._syntax, tools, True, special_id, **most)
-        if grammar is None and options.must_call:
-            raise NotSupported("[serve] tool_choice: this model's template has no form of calls that can be required")
         schema = None if options.schema is None else options.schema or _ANY_OBJECT
-        if grammar is None:
-            return self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
-        if not options.must_call and schema is not None:
-            self._grammars.json_schema(schema, behind, options.schema_field)  # errors name its own field
-            grammar = calls_or_json(grammar, schema)
+        calls = self._grammar_of_calls(options)
+        if options.must_call:
+            if calls is None:
+                said = "this model's template has no form of calls that can be required"
+                raise NotSupported(f"[serve] tool_choice: {said}")
+            return self._of_calls(calls, options, behind, "tool_choice")
+        alone = self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
+        if calls is None or schema is None:
+            return alone
+        return self._of_calls(calls_or_json(calls, schema), options, behind, "tools")
+
+    def _grammar_of_calls(self, options: AnswerOptions) -> str | None:
+        if self._syntax is None:
+            return None
         try:
-            return self._grammars.lark(grammar, behind, "tool_choice" if options.must_call else "tools")
+            tools = [with_known_formats(tool) for tool in options.tools]
+        except RecursionError as error:
+            raise FieldError(
+                f"[serve] tools: got schemas too deep, allowed a depth of {DEEPEST}", param="tools"
+            ) from error
+        most = {"at_most": 1} if options.one_call else {}
+        return grammar_for_tools(self._syntax, tools, True, self.model.tokenizer.special_id, **most)
+
+    def _of_calls(self, grammar: str, options: AnswerOptions, behind: str | None, where: str) -> LogitsProcessor:
+        try:
+            return self._grammars.lark(grammar, behind, where)
         except FieldError:
-            self._name_the_culprit(tools)
+            self._name_the_culprit(options)
             raise
 
-    def _name_the_culprit(self, tools: Sequence[JsonView]) -> None:
+    def _name_the_culprit(self, options: AnswerOptions) -> None:
         """Raises for the tool whose parameters are refused by themselves."""
-        for number, tool in enumerate(tools):
+        for tool in options.tools:
             function = tool["function"]
-            field = f"tools.{number}.function.parameters"
+            field = options.tool_fields.get(function["name"], "tools")
             try:
                 self._grammars.json_schema(function.get("parameters") or _ANY_OBJECT, field=field)
             except FieldError as error:

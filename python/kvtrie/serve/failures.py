@@ -110,23 +110,33 @@ def _is_json(content_type: str) -> bool:
 
 
 def _most_telling(found: Sequence[JsonObject], body: object) -> tuple[str | None, JsonObject]:
-    """Where a field may be of several types, there is an error for each: that of the type which fits the furthest."""
-    paths = [_path(each, body) for each in found]
-    at = max(range(len(found)), key=lambda n: (paths[n][:1] == paths[0][:1], len(paths[n]), -n))
-    return ".".join(paths[at]) or None, found[at]
+    """Where a field may be of several types, there are errors for each: of the first field that is wrong, those of the
+    type that fits the furthest, and of these the first."""
+    firsts: dict[tuple[str, ...], tuple[list[str], JsonObject]] = {}
+    for error in found:
+        path, kinds = _path(error, body)
+        firsts.setdefault((*path[:1], *kinds), (path, error))
+    field = _path(found[0], body)[0][:1]
+    path, error = max((each for each in firsts.values() if each[0][:1] == field), key=lambda each: _furthest(each[0]))
+    return ".".join(path) or None, error
 
 
-def _path(error: JsonObject, body: object) -> list[str]:
-    """What the client sent, without the names that types have in a schema."""
+def _furthest(path: list[str]) -> tuple[int, list[int]]:
+    return len(path), [int(part) for part in path if part.isdigit()]
+
+
+def _path(error: JsonObject, body: object) -> tuple[list[str], list[str]]:
+    """What the client sent, and the names that types have in a schema."""
     path: list[str] = []
+    kinds: list[str] = []
     parts = [part for at, part in enumerate(error["loc"]) if at or part not in ("body", "query", "path")]
     for at, part in enumerate(parts):
-        if _has(body, part):
+        there = _has(body, part)
+        if there:
             body = body[part]  # type: ignore[index]
-        elif not (error["type"] == "missing" and at == len(parts) - 1):
-            continue
-        path.append(str(part))
-    return path
+        missing = error["type"] == "missing" and at == len(parts) - 1
+        (path if there or missing else kinds).append(str(part))
+    return path, kinds
 
 
 def _has(value: object, part: object) -> bool:

@@ -115,6 +115,7 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
         _options(engine, body, logprobs),
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
         tools=tuple(tools),
+        tool_fields={each.function.name: f"tools.{at}.function.parameters" for at, each in enumerate(body.tools or ())},
         must_call=must,
         one_call=body.parallel_tool_calls is False,
     )

@@ -65,7 +65,7 @@ class Prompts:
         template refuses and for a prompt that is too long.
         """
         prompt, parts = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
-        tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt))
+        tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt), "messages")
         if any(message.get("role") == "assistant" for message in messages):
             tokens = self._respelled(tokens, namespace)
         lengths = [self._shared(tokens, part, prompt.text) for part in parts]
@@ -99,17 +99,17 @@ class Prompts:
         texts = self._model.token_texts
         return _LONGEST_WORD if texts is None else max(len(texts[token]) for token in range(len(texts)))
 
-    def _encoded(self, text: str, encode: Callable[[], list[int]]) -> npt.NDArray[np.int32]:
+    def _encoded(self, text: str, encode: Callable[[], list[int]], field: str = "prompt") -> npt.NDArray[np.int32]:
         least = len(text) // max(self._longest_token, 1)
         if least >= self._context:
-            self._require_room(least)
+            self._require_room(least, field)
         tokens = np.asarray(encode(), np.int32)
-        self._require_room(tokens.size)
+        self._require_room(tokens.size, field)
         return tokens
 
-    def _require_room(self, count: int) -> None:
+    def _require_room(self, count: int, field: str = "prompt") -> None:
         if count >= self._context:
-            raise too_long(count, self._context - 1)
+            raise too_long(count, self._context - 1, field)
 
     def _respelled(self, tokens: npt.NDArray[np.int32], namespace: str) -> npt.NDArray[np.int32]:
         texts = self._model.token_texts

@@ -19,15 +19,15 @@ EMPTY_CODE = "empty_prompt"
 class FieldError(ArgumentError):
     """``param``: the field's path in the request; ``code``: for programs."""
 
-    def __init__(self, message: str, *, param: str | None, code: str = "invalid_value") -> None:
+    def __init__(self, message: str, *, param: str, code: str = "invalid_value") -> None:
         super().__init__(message)
         self.param, self.code = param, code
 
 
-def too_long(count: int, most: int, param: str | None = None) -> FieldError:
+def too_long(count: int, most: int, param: str) -> FieldError:
     """Of a prompt with ``count`` tokens or more, where ``most`` are allowed."""
     said = f"{TOO_LONG}: {count} tokens > {most} maximum (this model's {CONTEXT_LENGTH} leaves one for the answer)"
-    return FieldError(f"[serve] prompt: {said}: got {count}, allowed {most}", param=param, code=TOO_LONG_CODE)
+    return FieldError(f"[serve] {param}: {said}: got {count}, allowed {most}", param=param, code=TOO_LONG_CODE)
 
 
 def empty(param: str = "prompt") -> FieldError:
