@@ -249,3 +249,12 @@ def _automatic_host_bytes(caches: Sequence[Cache]) -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     pools = sum(cache.nbytes for cache in caches if hasattr(cache, "nbytes"))
     return min(int(_HOST_SHARE * memory), _HOST_POOLS * pools)
+
+
+def _plan_text(plan: _core.ReusePlan) -> str:
+    why = f", {plan.reason}" if plan.reason else ""
+    moved = f", {plan.bytes_moved} bytes to move" if plan.bytes_moved else ""
+    return f"<kvtrie.ReusePlan {plan.reusable} of {plan.matched} matched tokens, {plan.tier or 'computed'}{moved}{why}>"
+
+
+_core.ReusePlan.__repr__ = _plan_text  # type: ignore[method-assign, assignment]

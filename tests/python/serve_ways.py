@@ -46,7 +46,11 @@ CALLED: list[Any] = [
     {"role": "tool", "tool_call_id": "call_of_ours", "content": "12"},
 ]
 COUNT = 4  # tokens of an answer that has no grammar
-CHANGING = ("id", "created", "usage", "timings", "compute_seconds", "load_seconds", "text_of_why")
+CHANGING = (
+    "id", "created", "usage", "timings", "compute_seconds", "load_seconds", "text_of_why", "created_at", "completed_at",
+    "item_id", "call_id", "total_duration", "prompt_eval_duration", "eval_duration", "prompt_eval_cached",
+)  # fmt: skip
+ENDS = ("message_stop", "response.completed", "response.incomplete")
 DONE = "[DONE]"
 _OF_A_PAGE = 4  # tasks: its request, what sends to it, what waits for something new, and what reads the tree for all
 HANGS = float(os.environ.get("KVTRIE_HANGS", PATIENCE / 10))  # seconds after which a request is taken to
@@ -71,6 +75,9 @@ def _way(name: str, path: str, **body: Any) -> Way:
 
 _CHAT, _TEXT, _MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 _PLAIN = {"temperature": 0, "max_tokens": COUNT}
+_RESPONSES = "/v1/responses"
+_AS_ITEMS = [{"type": "function", "name": "count", "parameters": PARAMETERS}]
+_OPTIONS = {"temperature": 0, "num_predict": COUNT}
 _OURS = [{"name": "count", "input_schema": PARAMETERS}]
 WAYS: tuple[Way, ...] = (
     _way("chat", _CHAT, messages=QUESTION, n=2, **_PLAIN),
@@ -88,6 +95,12 @@ WAYS: tuple[Way, ...] = (
     _way("messages_tools", _MESSAGES, messages=QUESTION, tools=_OURS, tool_choice={"type": "any"}, stream=True,
          temperature=0, max_tokens=90),
     _way("count_tokens", "/v1/messages/count_tokens", messages=QUESTION),
+    _way("responses", _RESPONSES, input=QUESTION, temperature=0, max_output_tokens=COUNT),
+    _way("responses_stream", _RESPONSES, input=QUESTION, stream=True, temperature=0, max_output_tokens=COUNT),
+    _way("responses_tools", _RESPONSES, input=QUESTION, tools=_AS_ITEMS, tool_choice="required", stream=True,
+         temperature=0, max_output_tokens=90),
+    _way("ollama", "/api/chat", model="m", messages=QUESTION, stream=False, options=_OPTIONS),
+    _way("ollama_stream", "/api/chat", model="m", messages=QUESTION, stream=True, options=_OPTIONS),
     _way("explain", "/explain", messages=QUESTION),
     _way("tokenize", "/tokenize", content="A lock"),
     _way("wrong", _CHAT, messages=QUESTION, n=99),
@@ -268,31 +281,46 @@ def told(call: Call) -> Told:
     start, *rest = call.messages
     status, body = start["status"], b"".join(each.get("body", b"") for each in rest)
     whole = bool(rest) and not rest[-1].get("more_body", False)
-    if status == 200 and b"text/event-stream" in dict(start["headers"]).get(b"content-type", b""):
+    kind = dict(start["headers"]).get(b"content-type", b"")
+    if status == 200 and b"text/event-stream" in kind:
         return _told_by_stream(body, whole)
+    if status == 200 and b"ndjson" in kind:
+        return _told_by_lines(body, whole)
     if not whole:
         return Told("broken", status)
     if not body:
         return Told("nothing", status)
     if status == 200:
         return Told("answer", status, _steady(json.loads(body)) if call.way.path != "/metrics" else None)
-    return Told("error", status, json.loads(body)["error"]["type"])
+    error = json.loads(body)["error"]
+    return Told("error", status, "an error" if isinstance(error, str) else error["type"])
 
 
 def _told_by_stream(body: bytes, whole: bool) -> Told:
     """An answer where its last event is there. Events of several answers come in any order, those of one in its own."""
     data = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
     events = [each if each == DONE else json.loads(each) for each in data]
-    ends = [at for at, each in enumerate(events) if each == DONE or each.get("type") == "message_stop"]
+    ends = [at for at, each in enumerate(events) if each == DONE or each.get("type") in ENDS]
     if ends:
         by_answer: dict[int, list[Any]] = {}
         for each in events[: ends[0] + 1]:
             choices = [] if each == DONE else each.get("choices", [])
             by_answer.setdefault(choices[0]["index"] if choices else -1, []).append(_steady(each))
         return Told("answer", 200, by_answer)
+    if events and events[-1].get("type") == "response.failed":
+        return Told("error", 200, events[-1]["response"]["error"]["code"])
     if events and "error" in events[-1]:
         return Told("error", 200, events[-1]["error"]["type"])
     return Told("complete without its end" if whole else "broken", 200, len(events))
+
+
+def _told_by_lines(body: bytes, whole: bool) -> Told:
+    lines = [json.loads(line) for line in body.decode().splitlines() if line.endswith("}")]
+    if lines and lines[-1].get("done"):
+        return Told("answer", 200, _steady(lines))
+    if lines and "error" in lines[-1]:
+        return Told("error", 200, "an error")
+    return Told("complete without its end" if whole else "broken", 200, len(lines))
 
 
 def _steady(value: Any) -> Any:

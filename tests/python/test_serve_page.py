@@ -262,3 +262,32 @@ def between(server: Served) -> Iterator[Line]:
         yield line
     finally:
         line.close()
+
+
+@pytest.mark.parametrize("width", [1240, 1300, 1440, 1600])
+def test_columns_of_requests_are_not_cut(page: ServerPage, server: Served, width: int) -> None:
+    body = {"prompt": "A cache is " * 60, "max_tokens": 2}
+    for _ in range(2):
+        assert httpx.post(server.url + "/v1/completions", json=body, timeout=PATIENCE).status_code == 200
+    page.until(lambda: len(page.all("#requests .stop, #requests .length")) == 2)
+    page.look(width, "light")
+    cut = "return [...document.querySelectorAll('#requests .words, #requests .api, #requests .outcome')]"
+    assert page.run(f"{cut}.filter((each) => each.scrollWidth > each.clientWidth + 1).length") == 0
+
+
+def test_a_refused_request_is_shown_with_what_was_said(page: ServerPage, server: Served) -> None:
+    said = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "temperature": 9}, timeout=PATIENCE)
+    assert said.status_code == 400
+    page.until(lambda: len(page.all("#requests .refused")) == 1)
+    assert "temperature" in page.text("#requests .refused .words")
+
+
+def test_one_slow_request_does_not_flatten_the_others(page: ServerPage) -> None:
+    module = "import(new URL('requests.js', document.querySelector('script[type=module]').src))"
+    look = "((axis) => [axis.least, axis.most, axis.share(0.048), axis.share(0.4), axis.share(9.7)])(m.makeAxis(T))"
+    least, most, low, middle, high = page.run(f"return {module}.then((m) => {look.replace('T', '[0.048, 0.4, 9.7]')})")
+    assert (round(least, 6), round(most, 6)) == (0.02, 10)
+    assert 0.1 < low < 0.2 and 0.4 < middle < 0.6 and 0.95 < high < 1
+    assert page.run(f"return {module}.then((m) => {look.replace('T', '[]')})")[:2] == [0, 0]
+    one = page.run(f"return {module}.then((m) => {look.replace('T', '[0.05]')})")
+    assert one[0] < one[1] and 0 <= one[2] <= 1

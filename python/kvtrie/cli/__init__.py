@@ -30,6 +30,7 @@ COMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kvtrie", description="A KV-cache engine over OpenCL.")
+    parser.add_argument("--version", action="version", version=f"kvtrie {kv.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         summary = (module.__doc__ or "").splitlines()[0]

@@ -26,8 +26,8 @@ DTYPES = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
-        "(default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
+        help="a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "
+        "(the default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
     )  # fmt: skip
     parser.add_argument("--name", help="what clients call it (default: the file's or folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (others than loopback need keys)")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--context", type=int, metavar="TOKENS",
+        "--context", "--ctx-size", type=int, metavar="TOKENS",
         help=f"longest conversation with its answer (default: the model's, at most {CONTEXT})",
     )  # fmt: skip
     parser.add_argument(

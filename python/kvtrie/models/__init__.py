@@ -69,6 +69,10 @@ def __getattr__(name: str) -> type[Model]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(family.__name__ for family in _FAMILIES.values())])
+
+
 def architectures() -> list[str]:
     """The names in ``config.json``'s ``architectures`` that can be loaded."""
     return sorted(_ARCHITECTURES)
@@ -86,8 +90,9 @@ def load(
     A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
     encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. An adapter beside them is merged
     (docs/models.md says which, and what becomes of each setting). A name, "organisation/model", is
-    looked up where ``hf download`` puts it; nothing is downloaded. ``device``: a ``kv.Device``, a name, or None for the
-    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
+    looked up where ``hf download`` puts it; nothing is downloaded. "smollm2" is what ``python -m kvtrie download`` gets
+    and "tiny" the model of examples/tiny, where there is no such path. ``device``: a ``kv.Device``, a name, or None for
+    the best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
     "q5_0", "q4_1", "q4_0" or "stored".
 
     The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
@@ -105,7 +110,7 @@ def load(
     """
     progress_of(progress, "models.load")
     check_dtype(dtype, "models.load")
-    found = find_model(path_text(path, "models.load"))
+    found = _model_at(path, "models.load")
     if found.is_dir():
         return _load_folder(found, device, dtype, progress)
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
@@ -115,12 +120,19 @@ def load(
     return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress, account)
 
 
+def _model_at(path: str | os.PathLike[str], where: str) -> Path:
+    """The folder or file that is meant: a path before a name."""
+    text = path_text(path, where)
+    meant = text in default.NAMES and not os.path.exists(text)
+    return find_model(str(default.named(text)) if meant else text)
+
+
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of what :func:`load` would load, without its weights; None where there is none.
 
     Raises ``kv.FormatError`` as it does, and ``kv.NotSupported`` for a folder that has one in another form only.
     """
-    found = find_model(path_text(path, "models.load_tokenizer"))
+    found = _model_at(path, "models.load_tokenizer")
     if found.is_dir():
         other = of_another_form(found)
         if other is not None:
@@ -183,7 +195,7 @@ def describe(path: str | os.PathLike[str]) -> Account:
 
     Raises ``kv.NotSupported`` where one is refused, as :func:`load` does, and ``kv.FormatError`` for a damaged file.
     """
-    found = find_model(path_text(path, "models.describe"))
+    found = _model_at(path, "models.describe")
     if not found.is_dir():
         from .gguf import read
 

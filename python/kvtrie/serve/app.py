@@ -25,6 +25,7 @@ from .body import WholeBodies
 from .engine import Engine
 from .json_values import JsonObject
 from .metrics import Figures
+from .refusals import Refusals
 from .responses_store import ResponseStore
 from .settings import Settings
 from .tenants import Tenants
@@ -80,6 +81,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
     app.add_middleware(WholeBodies, most=most, seconds=seconds, objects=objects, values=values)
     hosts = None if settings.keys else settings.hosts
     app.add_middleware(Visitors, hosts=hosts, origins=settings.origins)
+    app.add_middleware(Refusals, journal=engine.journal)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 

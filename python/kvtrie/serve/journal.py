@@ -1,9 +1,9 @@
 """What became of the last requests, for the live page, and sums for /metrics.
 
 An exception may come between any two statements. So an entry is known from one assignment on (``begin``) and ends by
-one (``end``), and the counts follow from that: ``_books`` has what was counted with the entries that were not, so
-nothing is counted twice or left out. An entry whose request nobody has any more was cancelled: whoever answered it
-never got to say so.
+one (``end``), or was refused (``refuse``), and the counts follow from that: ``_books`` has what was counted with the
+entries that were not, so nothing is counted twice or left out. An entry whose request nobody has any more was
+cancelled: whoever answered it never got to say so.
 
 Threads: the event loop's only, but that any may read the sums. Bounded: ``KEPT`` requests. Times in seconds, lengths in
 tokens.
@@ -14,7 +14,9 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional, Protocol
 
@@ -30,7 +32,8 @@ _HIDDEN = ("started", "request")  # fields that no page sees
 @dataclass
 class Entry:
     """One answer, from its first moment on. ``began``: of the wall clock. ``outcome``: "running", "stop", "length",
-    "tool_calls", "cancelled", "failed". ``why``: what ``explain`` said before it began, in lines; "" unless asked."""
+    "tool_calls", "cancelled", "failed", "refused". ``why``: what ``explain`` said before it began, in lines, or why it
+    was refused; "" unless asked."""
 
     number: int
     api: str
@@ -65,6 +68,20 @@ class Entry:
     def as_dict(self) -> JsonObject:
         """For JSON."""
         return {name: value for name, value in vars(self).items() if name not in _HIDDEN}
+
+
+_answers: ContextVar[Optional[list[Entry]]] = ContextVar("answers", default=None)
+
+
+@contextmanager
+def watched_answers() -> Iterator[list[Entry]]:
+    """The entries that begin within, in this task and those that it starts."""
+    found: list[Entry] = []
+    token = _answers.set(found)
+    try:
+        yield found
+    finally:
+        _answers.reset(token)
 
 
 class Listener(Protocol):
@@ -109,6 +126,8 @@ class Journal:
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque(maxlen=KEPT)
         self._books: tuple[dict[int, Entry], Sums] = ({}, _NOTHING)  # what is not counted, by number, and what is
+        self.refused: dict[int, int] = {}
+        """How many were refused with each status of HTTP."""
         self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()  # people: explanations are made for them
 
     @property
@@ -141,8 +160,23 @@ class Journal:
         entry = Entry(number, api, namespace, request.prompt_tokens, why=why, request=weakref.ref(request))
         open_entries[number] = entry
         self._entries.append(entry)
+        watched = _answers.get()
+        if watched is not None:
+            watched.append(entry)
         self._tell(entry)
         return entry
+
+    def refuse(self, status: int, api: str, why: str) -> None:
+        """Counts a request that was refused before its answer began; shown where it has an ``api``."""
+        self.refused = {**self.refused, status: self.refused.get(status, 0) + 1}
+        if not api:
+            return
+        open_entries, sums = self._books
+        number = 1 + sum(sums.outcomes.values()) + len(open_entries)
+        entry = Entry(number, api, "", 0, seconds=0.0, outcome="refused", why=why)
+        self._books = (open_entries, sums.including([entry]))
+        self._entries.append(entry)
+        self._tell(entry)
 
     def end(self, entry: Entry, outcome: str, reused: int, generated: int) -> None:
         """Counts it; once."""

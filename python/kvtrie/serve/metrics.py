@@ -47,6 +47,12 @@ class Figures(Collector):
         for outcome, count in sorted(sums.outcomes.items()):
             outcomes.add_metric([outcome], count)
         yield outcomes
+        refused = CounterMetricFamily(
+            "kvtrie_refused_requests", "Answers to requests that were errors", labels=["status"]
+        )
+        for status, count in sorted(self._engine.journal.refused.items()):
+            refused.add_metric([str(status)], count)
+        yield refused
         yield GaugeMetricFamily("kvtrie_requests_active", "Answers that have a place in the steps", batcher["active"])
         yield GaugeMetricFamily("kvtrie_requests_waiting", "Answers that wait for one", batcher["waiting"])
         yield CounterMetricFamily("kvtrie_steps", "Steps that were computed", value=batcher["steps"])

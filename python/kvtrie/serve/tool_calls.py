@@ -3,7 +3,8 @@
 Concept. A syntax (``syntax_of``) has openings, such as ``<tool_call>``, and a body that is read by a cursor. A reader
 holds text back from an opening on until the cursor says that it is a call of a known tool, that it can be none, or that
 more has to come. What is no call goes out as text, unchanged. White space between calls, behind the last one and before
-one that begins the answer belongs to the calls, and so does one line break before the first: templates write it.
+one that begins the answer belongs to the calls, and so does one line break before the first: templates write it. What
+is quoted (quotes.py) is text.
 
     syntax = syntax_of(tokenizer.chat_template)      None: no form of calls that is known here
     reader = syntax.reader(names)                    names, or a mapping of them to their parameters' JSON schemas
@@ -26,9 +27,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from .quotes import Quotes
 from .reasoning import begun
+from .schema_types import pointed_to, types_of
 from .tool_cursor import Cursor, More, Names, No, Scanned, ToolCall, skipped
-from .tool_forms import FORMS, Form, pointed_to, types_of
+from .tool_forms import FORMS, Form
 
 __all__ = ["ToolCall", "ToolReader", "ToolSyntax", "grammar_for_tools", "syntax_of"]
 
@@ -70,6 +73,7 @@ class ToolReader:
         self._scanned: Scanned = {}  # of `_held`
         self._awaits = ""  # nothing is decided before one of these characters comes; "": any may decide
         self._place = "start"  # or "behind" a call, or "within" text
+        self._quotes = Quotes()  # has what went out, but for calls
 
     def feed(self, text: str) -> str:
         """The text that is certainly no part of a call, by now."""
@@ -88,10 +92,16 @@ class ToolReader:
         self._held += "".join(self._fed)
         self._fed.clear()
         said, at, self._awaits, self._blank = "", 0, "", False
+        seen = 0
         while (opening := self._opening(at)) >= 0:
             lead = self._lead(at, opening)
+            self._quotes.feed(self._held[seen:opening])
+            seen = opening
             cursor = Cursor(self._held, opening, final, self._scanned)
             try:
+                quoted = self._quotes.around()
+                if quoted == "fence":
+                    raise No
                 calls = self._form.body(cursor, self._names)
             except More as more:
                 self._awaits = more.awaits
@@ -100,10 +110,17 @@ class ToolReader:
                 said += self._held[at : opening + 1]
                 self._place, at = "within", opening + 1
                 continue
+            if quoted:  # and all of it, whatever lines it has
+                said += self._held[at : cursor.at]
+                self._place, at = "within", cursor.at
+                continue
             said += self._held[at:lead]
             self.calls += calls
             self._place, at = "behind", cursor.at
-        return said + self._say(at, len(self._held) - self._kept(at, final))
+            seen = at
+        end = len(self._held) - self._kept(at, final)
+        self._quotes.feed(self._held[seen:end])
+        return said + self._say(at, end)
 
     def _opening(self, at: int) -> int:
         if self._form.bare and self._place == "start":

@@ -10,15 +10,15 @@ Threads: all of it is read-only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .tool_cursor import Cursor, Names, No, ToolCall, json_calls, quoted, valid
+from .function_form import functions
+from .schema_types import typed
+from .tool_cursor import Cursor, Names, ToolCall, json_calls, quoted, valid
 
 Body = Callable[[Cursor, Names], list[ToolCall]]
 Shown = Callable[[str], bool]  # of a template's source
-
-_SPOKEN = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
@@ -78,80 +78,6 @@ def _mistral(cursor: Cursor, names: Names) -> list[ToolCall]:
     return [ToolCall(name, valid(cursor.json(), (dict,)))]
 
 
-def _functions(cursor: Cursor, names: Names) -> list[ToolCall]:
-    """<tool_call> <function=name> <parameter=x> value </parameter> </function> </tool_call>"""
-    tagged = cursor.took("<tool_call>")
-    cursor.skip()
-    cursor.take("<function=")
-    name = cursor.line(">")
-    if name not in names:
-        raise No
-    properties = (names[name] or {}).get("properties")
-    members = []
-    cursor.skip()
-    while not cursor.took("</function>"):
-        cursor.take("<parameter=")
-        key = cursor.line(">")
-        schema = properties.get(key) if isinstance(properties, Mapping) else None
-        members.append(f"{quoted(key)}: {_typed(_parameter(cursor), types_of(schema, names[name]))}")
-        cursor.skip()
-    if tagged:
-        cursor.skip()
-        cursor.close("</tool_call>")
-    return [ToolCall(name, valid("{" + ", ".join(members) + "}", (dict,)))]
-
-
-def _parameter(cursor: Cursor) -> str:
-    """A value. What looks like its end within it is none: another parameter or the function's end follows that."""
-    end = cursor.at - 1
-    while (end := cursor.text.find("</parameter>", end + 1)) >= 0:
-        behind = Cursor(cursor.text, end + len("</parameter>"), cursor.final)
-        behind.skip()
-        if behind.sees("<parameter=") or behind.sees("</function>"):
-            value = cursor.text[cursor.at : end]
-            cursor.at = behind.at
-            return value.removeprefix("\n").removesuffix("\n") if len(value) > 1 else value.strip("\n")
-    raise cursor.more(">")
-
-
-def types_of(schema: object, root: object, depth: int = 8) -> set[str]:
-    """The JSON types that a schema allows; none: it does not say. References are looked up in ``root``."""
-    schema = pointed_to(schema, root)
-    if not isinstance(schema, Mapping) or depth == 0:
-        return set()
-    kind = schema.get("type")
-    if kind is not None:
-        return {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
-    if isinstance(schema.get("enum"), list) and all(isinstance(each, str) for each in schema["enum"]):
-        return {"string"}
-    options = schema.get("anyOf", schema.get("oneOf"))
-    each_of = [types_of(each, root, depth - 1) for each in options] if isinstance(options, list) else []
-    return set().union(*each_of) if all(each_of) else set()
-
-
-def pointed_to(schema: object, root: object) -> object:
-    """What ``$ref`` names, such as "#/$defs/place"; the schema itself where it has none."""
-    for _ in range(8):
-        place = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(place, str) or not place.startswith("#/"):
-            return schema
-        schema = root
-        for key in place[2:].split("/"):
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
-    return None
-
-
-def _typed(value: str, types: set[str]) -> str:
-    """JSON text of a value that was written without quotes. Where a string is allowed, only null is no string."""
-    written = _SPOKEN.get(value.strip(), value.strip())
-    if "string" in types and not (written == "null" and "null" in types):
-        return quoted(value)
-    try:
-        return valid(written, (dict, list, int, float, type(None)))
-    except No:
-        return quoted(value)
-
-
 def _braces(opening: str, closing: str, quote: str) -> Body:
     """<start_function_call>call:name{key:<escape>text<escape>,other:1}<end_function_call>"""
     q = re.escape(quote)
@@ -185,7 +111,7 @@ def _unbraced(tokens: re.Pattern[str], text: str) -> str:
         elif sign:
             said.append(sign + " " * (sign in ",:"))
         elif word.strip():
-            said.append(quoted(word.strip()) if text[at : at + 1] == ":" else _typed(word.strip(), set()))
+            said.append(quoted(word.strip()) if text[at : at + 1] == ":" else typed(word.strip(), set()))
     return "".join(said) if at == len(text) else ""
 
 
@@ -216,7 +142,7 @@ FORMS: Sequence[tuple[Shown, Form]] = (
     (_has(_MISTRAL), Form("mistral", (_MISTRAL,), (_MISTRAL,), _mistral)),
     _braced("<start_function_call>", "<end_function_call>", "<escape>"),
     _braced("<|tool_call>", "<tool_call|>", '<|"|>'),
-    (_has("<function=", "<parameter="), Form("functions", (_TAG, _END_TAG), (_TAG, "<function="), _functions)),
+    (_has("<function=", "<parameter="), Form("functions", (_TAG, _END_TAG), (_TAG, "<function="), functions)),
     (_has(_TAG, '"name"', without="<arg_key>"), Form("tagged", (_TAG, _END_TAG), (_TAG,), _between(_TAG, _END_TAG))),
     (_has(_PYTHON), _WHOLE),
     (_has('{"name": function name, "parameters": dictionary'), _WHOLE),

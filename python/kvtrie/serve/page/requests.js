@@ -7,7 +7,7 @@ import { byId, clock, count, draw, make, plural, say, seconds, set, share } from
 
 const KEPT = 100; // rows
 const DOTS = 60; // requests in the picture of first tokens
-const OUTCOMES = { running: "running", stop: "finished", length: "at its limit", tool_calls: "calls a tool", cancelled: "cancelled", failed: "failed" };
+const OUTCOMES = { running: "running", stop: "finished", length: "at its limit", tool_calls: "calls a tool", cancelled: "cancelled", failed: "failed", refused: "refused" };
 
 export class Requests {
   constructor() {
@@ -66,15 +66,16 @@ export class Requests {
     const width = svg.clientWidth;
     const height = svg.clientHeight;
     if (!width) return;
-    const most = Math.max(...timed.map((entry) => entry.seconds_to_first), 0);
+    const axis = makeAxis(timed.map((entry) => entry.seconds_to_first));
+    const most = axis.most;
     const left = 58;
     const parts = [draw("path", { class: "grid", d: `M${left} 7.5H${width}M${left} ${height - 7.5}H${width}` })];
     if (timed.length) {
-      for (const [words, y] of [[seconds(most), 11], ["0", height - 4]]) parts.push(draw("text", { class: "figure soft", x: left - 8, y }, words));
+      for (const [words, y] of [[seconds(axis.most), 11], [seconds(axis.least), height - 4]]) parts.push(draw("text", { class: "figure soft", x: left - 8, y }, words));
     }
     const gap = (width - left - 16) / Math.max(timed.length - 1, 15);
     timed.forEach((entry, index) => {
-      const y = height - 7.5 - (most ? entry.seconds_to_first / most : 0) * (height - 15);
+      const y = height - 7.5 - axis.share(entry.seconds_to_first) * (height - 15);
       const running = entry.outcome === "running"; // what was reused is told at the end
       const kind = running ? "running" : share(entry.reused, entry.prompt_tokens) >= 0.5 ? "filled" : "hollow";
       const what = running ? "running" : `${count(entry.reused)} of ${plural(entry.prompt_tokens, "token")} reused`;
@@ -84,6 +85,24 @@ export class Requests {
     svg.replaceChildren(...parts);
     set(svg, "aria-label", timed.length ? `The last ${timed.length} requests: ${byId("first-words").textContent}, at most ${seconds(most)}` : "No request has had its first token yet");
   }
+}
+
+/** The vertical axis: logarithmic, so that one slow request does not flatten all others. Ends are 1, 2 or 5 by ten. */
+export function makeAxis(times) {
+  const known = times.filter((time) => time > 0);
+  const least = known.length ? round(Math.min(...known), Math.floor) : 0;
+  const most = known.length ? Math.max(round(Math.max(...known), Math.ceil), 2 * least) : 0;
+  const share = (time) => (time > least && most > least ? Math.min(Math.log(time / least) / Math.log(most / least), 1) : 0);
+  return { least, most, share };
+}
+
+/** The next of 1, 2, 5, 10, ... milliseconds or seconds below or above. */
+function round(time, toward) {
+  const steps = [1, 2, 5, 10];
+  const ten = 10 ** Math.floor(Math.log10(time));
+  const fits = (step) => (toward === Math.floor ? step * ten <= time * 1.000001 : step * ten >= time * 0.999999);
+  const found = toward === Math.floor ? steps.filter(fits).pop() : steps.find(fits);
+  return (found ?? 1) * ten;
 }
 
 function makeRow(number) {
@@ -107,11 +126,12 @@ function fill(row, entry) {
   row.reused.style.width = `${100 * share(entry.reused, entry.prompt_tokens)}%`;
   const total = plural(entry.prompt_tokens, "token");
   const computed = entry.prompt_tokens - entry.reused;
-  say(row.words, running ? total : `${count(entry.reused)} reused, ${count(computed)} computed`);
+  const refused = entry.outcome === "refused";
+  say(row.words, refused ? entry.why : running ? total : `${count(entry.reused)} reused, ${count(computed)} computed`);
   say(row.first, entry.seconds_to_first === null ? (running ? "…" : "–") : seconds(entry.seconds_to_first));
   say(row.outcome, OUTCOMES[entry.outcome] ?? entry.outcome);
-  const facts = [`request ${entry.number}`, `prompt of ${total}`];
-  if (!running) facts.push(`${plural(entry.generated, "token")} generated in ${seconds(entry.seconds)}`);
+  const facts = [`request ${entry.number}`, refused ? "no answer began" : `prompt of ${total}`];
+  if (!running && !refused) facts.push(`${plural(entry.generated, "token")} generated in ${seconds(entry.seconds)}`);
   say(row.facts, facts.join(" · "));
   say(row.why, entry.why || "Nobody was watching when it began, so no explanation was made.");
   row.why.classList.toggle("none", entry.why === "");
