@@ -1,10 +1,7 @@
 """`python -m kvtrie serve`: models over HTTP, by the APIs of OpenAI and Anthropic.
 
-    clients --HTTP--> server.py        heads and their limits (heads.py)
-                      app.py           routes, keys (tenants.py), names and origins (visitors.py), limits (body.py),
-                                       errors (failures.py), which are counted (refusals.py)
-                      openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it:
-                                       openai_schema.py, wire.py
+    clients --HTTP--> app.py           routes, keys (tenants.py), limits (body.py), errors (failures.py)
+                      openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it: openai_schema.py
                       anthropic_api.py the same
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
