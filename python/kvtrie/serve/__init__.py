@@ -1,8 +1,14 @@
-"""`python -m kvtrie serve`: models over HTTP, by the APIs of OpenAI and Anthropic.
+"""`python -m kvtrie serve`: models over HTTP, by the APIs of OpenAI, Anthropic and Ollama.
 
-    clients --HTTP--> app.py           routes, keys (tenants.py), limits (body.py), errors (failures.py)
-                      openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it: openai_schema.py
+    clients --HTTP--> server.py        heads and their limits (heads.py)
+                      app.py           routes, keys (tenants.py), names and origins (visitors.py), limits (body.py),
+                                       errors (failures.py), which are counted (refusals.py)
+                      openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it: openai_schema.py,
+                                       wire.py
                       anthropic_api.py the same; blocks of other kinds: anthropic_blocks.py
+                      responses_api.py items in, items out: responses_schema.py, responses_items.py,
+                                       responses_output.py, responses_events.py; kept: responses_store.py
+                      ollama_api.py    lines of JSON: ollama_schema.py
                       fields.py        which fields are obeyed, ignored or refused (asked_for.py, wrong_fields.py)
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
