@@ -72,16 +72,15 @@ cl_uint dimensions_of(const std::string& kernel, const Range& global, const Rang
 }
 
 template <class Number>
-Number asked_of(const FoundDevice& found, const Kernel::State& kernel, cl_kernel_work_group_info what) {
+Number asked_of(const FoundDevice& found, cl_kernel kernel, cl_kernel_work_group_info what) {
   Number number = 0;
-  check_call("clGetKernelWorkGroupInfo", [&] {
-    return clGetKernelWorkGroupInfo(kernel.handle.get(), found.device, what, sizeof number, &number, nullptr);
-  });
+  check_call("clGetKernelWorkGroupInfo",
+             [&] { return clGetKernelWorkGroupInfo(kernel, found.device, what, sizeof number, &number, nullptr); });
   return number;
 }
 
 std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kernel) {
-  const auto limit = asked_of<std::size_t>(found, kernel, CL_KERNEL_WORK_GROUP_SIZE);
+  const auto limit = asked_of<std::size_t>(found, kernel.handle.get(), CL_KERNEL_WORK_GROUP_SIZE);
   const std::uint32_t most = std::min(found.info.max_work_group, found.pose.kernel_lanes.value_or(UINT32_MAX));
   return static_cast<std::uint32_t>(std::min<std::size_t>(limit, most));
 }
@@ -97,10 +96,10 @@ void require_group(const FoundDevice& found, const Kernel::State& kernel, const 
 }
 
 // What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.
-void require_local_memory(const FoundDevice& found, const Kernel::State& kernel) {
+void require_local_memory(const FoundDevice& found, cl_kernel kernel, const std::string& name) {
   const auto bytes = asked_of<cl_ulong>(found, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
   if (bytes > found.info.local_bytes)
-    fail(ErrorKind::kDevice, kernel.name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
+    fail(ErrorKind::kDevice, name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
 }
 
 }  // namespace
@@ -118,7 +117,8 @@ Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in,
       context(std::move(in)),
       queue(to ? std::move(to) : make_queue(context.get(), found.device)),
       programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
-                                              compiling_of(found, options))) {}
+                                              compiling_of(found, options))),
+      arguments(found.info.kind != DeviceKind::kCpu) {}
 
 // Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
 // go before the context.
@@ -238,19 +238,10 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   const Pace::Kind kind = Pace::kind_of(target.handle.get(), global);
   {
     const MutexLock lock(state_->enqueue_mutex);
-    for (cl_uint index = 0; index < args.size(); ++index) {
-      const int code = result_of("clSetKernelArg", [&] {
-        return clSetKernelArg(target.handle.get(), index, args[index].bytes, args[index].data);
-      });
-      if (code != CL_SUCCESS) {
-        fail(ErrorKind::kDevice, "clSetKernelArg", target.name, ", argument ", index, " of ", args[index].bytes,
-             " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
-      }
-    }
-    if (state_->found.pose.local_bytes) require_local_memory(state_->found, target);
+    const cl_kernel object = state_->arguments.given(target, args);
+    if (state_->found.pose.local_bytes) require_local_memory(state_->found, object, target.name);
     state_->forgotten_command_locked("clEnqueueNDRangeKernel", kind, [&](cl_command_queue queue, cl_event* event) {
-      return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
-                                    nullptr, event);
+      return clEnqueueNDRangeKernel(queue, object, dimensions, nullptr, global.data(), local.data(), 0, nullptr, event);
     });
   }
   ++state_->meter->launches;

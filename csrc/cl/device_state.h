@@ -18,6 +18,7 @@
 #include "cl/command_log.h"
 #include "cl/device.h"
 #include "cl/disk_cache.h"
+#include "cl/kernel_arguments.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
 #include "cl/pose.h"
@@ -115,6 +116,7 @@ struct Device::State {
   std::unique_ptr<ProgramCache> programs;
 
   Mutex enqueue_mutex;
+  KernelArguments arguments KVTRIE_GUARDED_BY(enqueue_mutex);
   EventHandle held KVTRIE_GUARDED_BY(enqueue_mutex);  // what a late pose keeps commands back with
   Mutex record_mutex;
   std::map<std::string, std::string> records KVTRIE_GUARDED_BY(record_mutex);
