@@ -13,7 +13,8 @@ struct Posed {
   std::map<const char*, std::uint64_t> calls;  // by the literal's address: no text is compared
   Bytes bytes;
   std::uint64_t number = 0, done = 0;     // commands enqueued, and those that are over while `held`
-  std::uint64_t clock = 1, takes = 1000;  // nanoseconds
+  std::uint64_t clock = 1, takes = 1000;  // nanoseconds: when the device is done with all of them; a launch
+  std::uint64_t host = 1;                 // the same clock where the host is: it takes no time but to wait
   std::uint64_t launches_to_failure = 0;  // 0: none fails
   int failing_code = CL_SUCCESS;          // of the launch to come
   int failed_code = CL_SUCCESS;           // of the one that failed
@@ -41,7 +42,6 @@ void count_bytes(Moves way, std::size_t bytes) noexcept {
 void enqueue(cl_command_queue queue, bool is_launch, cl_event* out) noexcept {
   Posed& state = posed();
   const std::lock_guard lock(state.mutex);
-  const std::uint64_t queued = state.held ? 0 : state.clock;
   ++state.number;
   if (is_launch) {
     state.clock += state.takes;
@@ -51,7 +51,7 @@ void enqueue(cl_command_queue queue, bool is_launch, cl_event* out) noexcept {
   cl_event event = made(new _cl_event, nullptr);
   event->number = state.number;
   event->code = state.failed_code == CL_SUCCESS ? CL_COMPLETE : state.failed_code;
-  event->queued = queued;
+  event->queued = state.host;
   event->ended = state.clock;
   event->timed = (queue->properties & CL_QUEUE_PROFILING_ENABLE) != 0;
   *out = event;
@@ -65,11 +65,13 @@ int status_of(cl_event event) noexcept {
 void let_end(std::uint64_t number) noexcept {
   const std::lock_guard lock(posed().mutex);
   posed().done = std::max(posed().done, number);
+  posed().host = posed().clock;
 }
 
 void let_all_end() noexcept {
   const std::lock_guard lock(posed().mutex);
   posed().done = posed().number;
+  posed().host = posed().clock;
 }
 
 std::map<std::string, std::uint64_t> calls() {
