@@ -1,4 +1,4 @@
-"""How many instructions do the trie, finding victims and a prefix cache's calls take? Nothing becomes dearer unseen.
+"""How many instructions do the trie, finding victims, a prefix cache's calls and a GPU's step take of the host?
 
 Runs the programs ``*_instructions`` under callgrind and compares the counts with those in ``bench/instructions.json``.
 Ends with 1 when an operation takes more than the tolerance above what is written there (or below it: then the gate has
@@ -33,8 +33,11 @@ PROGRAMS = {
     "trie_instructions": (MORE, ("match", "insert", "split", "lock", "extend", "evict")),
     "prefix_cache_instructions": (MORE, ("cells", "points", "spaced", "again")),
     "prefix_cache_calls_instructions": (SOME, ("begin", "branch", "decode", "new", "outside")),
+    "prefix_cache_host_path_instructions": (FEW, ("step",)),
 }
-WORK = [(program, name, n) for program, (most, names) in PROGRAMS.items() for name in names for n in (FEW, most)]
+WORK = [
+    (program, name, n) for program, (most, names) in PROGRAMS.items() for name in names for n in sorted({FEW, most})
+]
 WORK.append(("trie_instructions", "evict", MANY))
 FLAT = 1.2  # most that the most may take over FEW, for:
 INDEPENDENT = ("evict", "cells", "points", "spaced", "again", "begin", "branch", "decode", "new", "outside")

@@ -108,7 +108,7 @@ Buffer Buffer::adopt(DevicePtr device, _cl_mem* handle, std::size_t bytes) noexc
 void Buffer::release() noexcept {
   if (handle_ == nullptr) return;
   if (wrapped_) {
-    quiet_call("clReleaseMemObject", [this] { return clReleaseMemObject(handle_); });
+    release_memory(handle_);
     device_->state().meter->count_wrapped(-1, -static_cast<std::int64_t>(bytes_));
   } else {
     device_->release_detached(handle_, bytes_);
@@ -120,7 +120,7 @@ void Buffer::release() noexcept {
 }
 
 void Device::release_detached(_cl_mem* handle, std::size_t bytes) noexcept {
-  quiet_call("clReleaseMemObject", [handle] { return clReleaseMemObject(handle); });
+  release_memory(handle);
   state_->meter->release_buffer(bytes);
 }
 

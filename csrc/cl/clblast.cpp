@@ -46,11 +46,14 @@ template <class Call>
 void run(Device::State& state, const char* name, Call&& call) KVTRIE_REQUIRES(state.enqueue_mutex) {
   state.blas_used = true;
   clblast::StatusCode status = clblast::StatusCode::kSuccess;
-  state.command_locked(name, [&](cl_command_queue queue, cl_event* event) {
-    status = call(&queue, event);
-    check_blas(status, name);
-    return CL_SUCCESS;
-  });
+  state.command_locked(
+      name,
+      [&](cl_command_queue queue, cl_event* event) {
+        status = call(&queue, event);
+        check_blas(status, name);
+        return CL_SUCCESS;
+      },
+      Device::State::Times::kAlways);
   ++state.meter->launches;
 }
 

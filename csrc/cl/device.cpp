@@ -22,10 +22,10 @@ ContextHandle make_context(const FoundDevice& found) {
   }));
 }
 
-QueueHandle make_queue(cl_context context, cl_device_id device) {
-  return QueueHandle(make_handle("clCreateCommandQueue", [&](cl_int* code) {
-    return clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, code);  // which every device has
-  }));
+QueueHandle make_queue(cl_context context, cl_device_id device, bool takes_times) {
+  const cl_command_queue_properties properties = takes_times ? CL_QUEUE_PROFILING_ENABLE : 0;  // which every device has
+  return QueueHandle(make_handle(
+      "clCreateCommandQueue", [&](cl_int* code) { return clCreateCommandQueue(context, device, properties, code); }));
 }
 
 // Compilers of CPU devices print; PoCL reads clang's header for each program.
@@ -72,16 +72,15 @@ cl_uint dimensions_of(const std::string& kernel, const Range& global, const Rang
 }
 
 template <class Number>
-Number asked_of(const FoundDevice& found, const Kernel::State& kernel, cl_kernel_work_group_info what) {
+Number asked_of(const FoundDevice& found, cl_kernel kernel, cl_kernel_work_group_info what) {
   Number number = 0;
-  check_call("clGetKernelWorkGroupInfo", [&] {
-    return clGetKernelWorkGroupInfo(kernel.handle.get(), found.device, what, sizeof number, &number, nullptr);
-  });
+  check_call("clGetKernelWorkGroupInfo",
+             [&] { return clGetKernelWorkGroupInfo(kernel, found.device, what, sizeof number, &number, nullptr); });
   return number;
 }
 
 std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kernel) {
-  const auto limit = asked_of<std::size_t>(found, kernel, CL_KERNEL_WORK_GROUP_SIZE);
+  const auto limit = asked_of<std::size_t>(found, kernel.handle.get(), CL_KERNEL_WORK_GROUP_SIZE);
   const std::uint32_t most = std::min(found.info.max_work_group, found.pose.kernel_lanes.value_or(UINT32_MAX));
   return static_cast<std::uint32_t>(std::min<std::size_t>(limit, most));
 }
@@ -97,10 +96,10 @@ void require_group(const FoundDevice& found, const Kernel::State& kernel, const 
 }
 
 // What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.
-void require_local_memory(const FoundDevice& found, const Kernel::State& kernel) {
+void require_local_memory(const FoundDevice& found, cl_kernel kernel, const std::string& name) {
   const auto bytes = asked_of<cl_ulong>(found, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
   if (bytes > found.info.local_bytes)
-    fail(ErrorKind::kDevice, kernel.name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
+    fail(ErrorKind::kDevice, name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
 }
 
 }  // namespace
@@ -116,15 +115,18 @@ Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in,
       disk(options.cache_folder),
       meter(std::make_shared<Meter>(options.max_bytes)),
       context(std::move(in)),
-      queue(to ? std::move(to) : make_queue(context.get(), found.device)),
+      queue(to ? std::move(to) : make_queue(context.get(), found.device, !by_groups())),
+      clock(by_groups() ? make_queue(context.get(), found.device, true) : QueueHandle()),
       programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
-                                              compiling_of(found, options))) {}
+                                              compiling_of(found, options))),
+      arguments(found.info.kind != DeviceKind::kCpu) {}
 
 // Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
 // go before the context.
 Device::State::~State() {
   submit_quietly();
   quiet_call("clFinish", [this] { return clFinish(queue.get()); });
+  if (clock) quiet_call("clFinish", [this] { return clFinish(clock.get()); });
   if (blas_used) clear_clblast_cache();
 }
 
@@ -138,11 +140,46 @@ void Device::State::keep_pace(double seconds) noexcept {
 }
 
 void Device::State::submit() {
+  bool times_wait = false;
+  {
+    const MutexLock lock(enqueue_mutex);
+    open_gate_locked();
+    times_wait = std::exchange(clock_waits, false);
+  }
+  check_call("clFlush", [this] { return clFlush(queue.get()); });
+  if (times_wait) static_cast<void>(result_of("clFlush", [this] { return clFlush(clock.get()); }));
+}
+
+void Device::State::flush_quietly() noexcept {
   {
     const MutexLock lock(enqueue_mutex);
     open_gate_locked();
   }
-  check_call("clFlush", [this] { return clFlush(queue.get()); });
+  static_cast<void>(result_of("clFlush", [this] { return clFlush(queue.get()); }));
+}
+
+EventHandle Device::State::timed_locked(cl_event event, bool wanted) noexcept {
+  if (!clock || !wanted) return {};
+  cl_event timed = nullptr;
+  const int code = result_of("clEnqueueMarkerWithWaitList",
+                             [&] { return clEnqueueMarkerWithWaitList(clock.get(), 1, &event, &timed); });
+  clock_waits = clock_waits || code == CL_SUCCESS;
+  return code == CL_SUCCESS ? EventHandle(timed) : EventHandle();
+}
+
+bool Device::State::close_group_locked() noexcept {
+  cl_event raw = nullptr;
+  const int code = result_of("clEnqueueMarkerWithWaitList",
+                             [&] { return clEnqueueMarkerWithWaitList(queue.get(), 0, nullptr, &raw); });
+  if (code != CL_SUCCESS) return false;
+  EventHandle event(raw);
+  EventHandle timed = timed_locked(raw, true);
+  try {
+    log.add({std::move(event), 0, std::move(timed), false});
+  } catch (const std::exception&) {  // no memory: the next command's event stands for it
+    return false;
+  }
+  return true;
 }
 
 void Device::State::submit_quietly() noexcept {
@@ -236,23 +273,15 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   require_group(state_->found, target, local);
   state_->keep_pace(kv_bytes == 0 ? Pace::kMost : Pace::kUnbounded);
   const Pace::Kind kind = Pace::kind_of(target.handle.get(), global);
-  {
+  const bool begins = [&] {
     const MutexLock lock(state_->enqueue_mutex);
-    for (cl_uint index = 0; index < args.size(); ++index) {
-      const int code = result_of("clSetKernelArg", [&] {
-        return clSetKernelArg(target.handle.get(), index, args[index].bytes, args[index].data);
-      });
-      if (code != CL_SUCCESS) {
-        fail(ErrorKind::kDevice, "clSetKernelArg", target.name, ", argument ", index, " of ", args[index].bytes,
-             " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
-      }
-    }
-    if (state_->found.pose.local_bytes) require_local_memory(state_->found, target);
-    state_->forgotten_command_locked("clEnqueueNDRangeKernel", kind, [&](cl_command_queue queue, cl_event* event) {
-      return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
-                                    nullptr, event);
+    const cl_kernel object = state_->arguments.given(target, args);
+    if (state_->found.pose.local_bytes) require_local_memory(state_->found, object, target.name);
+    return state_->launch_locked(target.name.c_str(), kind, [&](cl_command_queue queue, cl_event* event) {
+      return clEnqueueNDRangeKernel(queue, object, dimensions, nullptr, global.data(), local.data(), 0, nullptr, event);
     });
-  }
+  }();
+  if (begins) state_->flush_quietly();
   ++state_->meter->launches;
   if (LaunchRecorder* recorder = LaunchRecorder::current(*state_))
     recorder->note_launch(recorded(target, global, local, args));
@@ -262,14 +291,14 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
 void Device::pace() noexcept { state_->keep_pace(Pace::kMost / 2); }
 
 Event Device::mark() {
-  auto [event, ticket] = [this] {
-    const MutexLock lock(state_->enqueue_mutex);
-    return state_->command_locked("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
-      return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
-    });
-  }();
+  const MutexLock lock(state_->enqueue_mutex);
+  auto [event, ticket] = state_->command_locked(
+      "clEnqueueMarkerWithWaitList",
+      [](cl_command_queue queue, cl_event* out) { return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out); });
+  EventHandle times = state_->timed_locked(event.get(), true);
   Event mark;
-  mark.state_ = std::make_shared<Event::State>(shared_from_this(), std::move(event), std::move(ticket));
+  mark.state_ =
+      std::make_shared<Event::State>(shared_from_this(), std::move(event), std::move(ticket), std::move(times));
   return mark;
 }
 

@@ -8,9 +8,12 @@
 // copies wait.
 //
 // Failures. OpenCL may accept a command, fail it later and forget: clFinish succeeds all the same. So the status of
-// every command is looked at. The first call that waits (read, map, finish, Event::wait) after a failed command throws
-// kDevice; so does every Event whose command came between the failure and that report. Later commands are sound. A call
-// that waits may also fail itself. Whatever it throws, the device has ended by then with the memory it was given.
+// every command is looked at; of launches on devices other than CPUs, that of a marker behind every 16 of them, and a
+// failure names the kernels at both ends. From there on each launch is looked at for some time, so that the same work
+// done again names the one that fails (command_log.h). The first call that waits (read, map, finish, Event::wait) after
+// a failed command throws kDevice; so does every Event whose command came between the failure and that report. Later
+// commands are sound. A call that waits may also fail itself. Whatever it throws, the device has ended by then with the
+// memory it was given.
 //
 // Threads: every method may be called from any thread. Setting a kernel's arguments and enqueueing it is one critical
 // section inside `launch()`. No lock is held while waiting for the device, but where a command cannot be written down.
@@ -191,9 +194,9 @@ class Device : public std::enable_shared_from_this<Device> {
   ~Device();
 
   // The context and queue, for other libraries of the process that share them; and a device on theirs, which holds them
-  // until it ends. `queue`: in order; null: one of its own in that context. A queue without profiling is not timed, so
-  // nothing paces its work. Throws kArgument for a context of several devices where no queue says which, for a queue of
-  // another context, and for one that is not in order. (sharing.cpp)
+  // until it ends. `queue`: in order; null: one of its own in that context. A CPU's queue without profiling is not
+  // timed, so nothing paces its work. Throws kArgument for a context of several devices where no queue says which, for
+  // a queue of another context, and for one that is not in order. (sharing.cpp)
   struct Handles {
     _cl_context* context = nullptr;
     _cl_command_queue* queue = nullptr;
@@ -262,7 +265,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // Waits where a launch soon would, so that it need not: for callers that hold a lock while they launch.
   void pace() noexcept;
   Event mark();   // done when everything enqueued so far is; waits for nothing
-  void flush();   // hands enqueued work to the device, which may not begin before; does not wait
+  void flush();   // hands enqueued work to the device, which may not begin before; does not wait. Launches of other
+                  // devices than CPUs are flushed by the sixteen
   void finish();  // waits for everything enqueued so far; throws kDevice when any of it failed
   // For cleanup: waits, too, by another way where one fails. What failed is left to be reported by someone else.
   void finish_quietly() noexcept;

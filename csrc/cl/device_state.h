@@ -18,6 +18,7 @@
 #include "cl/command_log.h"
 #include "cl/device.h"
 #include "cl/disk_cache.h"
+#include "cl/kernel_arguments.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
 #include "cl/pose.h"
@@ -36,9 +37,11 @@ struct FoundDevice {
 std::vector<FoundDevice> find_devices(std::string_view pose);
 
 struct Event::State {
-  State(DevicePtr on, EventHandle owned, CommandLog::Ticket place);
+  State(DevicePtr on, EventHandle owned, CommandLog::Ticket place, EventHandle times = {});
+  cl_event timed() const noexcept { return own_times.get() != nullptr ? own_times.get() : handle.get(); }
   const DevicePtr device;
   const EventHandle handle;
+  const EventHandle own_times;  // done when `handle` is, and has its time; empty: that has
   const CommandLog::Ticket ticket;
   const LiveCount live;
   std::atomic<bool> waited_for{false};  // it has ended, whatever the driver says
@@ -63,8 +66,10 @@ struct Device::State {
   // Waits while the device is thousands of commands behind, or by more than `seconds` of work. REQUIRES: no lock of
   // cl/ is held.
   void keep_pace(double seconds) noexcept KVTRIE_EXCLUDES(enqueue_mutex, record_mutex, extension_mutex);
+  enum class Times : std::uint8_t { kOfLaunches, kAlways };  // whose time is asked for, where that costs a call
   template <class Call>
-  std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call)
+  std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call,
+                                                            Times times = Times::kOfLaunches)
       KVTRIE_REQUIRES(enqueue_mutex) {
     note_foreign_command(*this, name);
     hold_back_locked();
@@ -73,7 +78,9 @@ struct Device::State {
     EventHandle event(raw);
     try {
       check_call("clRetainEvent", [&] { return clRetainEvent(raw); });
-      CommandLog::Ticket ticket = log.add(EventHandle(raw), Pace::kind_of(name));
+      EventHandle logged(raw);
+      EventHandle timed = timed_locked(raw, log.has_open_group() || times == Times::kAlways);
+      CommandLog::Ticket ticket = log.add({std::move(logged), Pace::kind_of(name), std::move(timed), !clock});
       return {std::move(event), std::move(ticket)};
     } catch (...) {
       open_gate_locked();
@@ -81,14 +88,30 @@ struct Device::State {
       throw;
     }
   }
-  // The same for a command that nobody waits for by itself: the log alone keeps its event.
+  // A launch, of which nobody waits for by itself: the log alone keeps its event, or the event of its group. True: it
+  // filled a group, and `flush_quietly` lets the device begin.
   template <class Call>
-  void forgotten_command_locked(const char* name, Pace::Kind kind, Call&& call) KVTRIE_REQUIRES(enqueue_mutex) {
+  bool launch_locked(const char* kernel, Pace::Kind kind, Call&& call) KVTRIE_REQUIRES(enqueue_mutex) {
+    constexpr const char* kCall = "clEnqueueNDRangeKernel";
     hold_back_locked();
+    if (by_groups() && !log.watches()) {
+      check_call(kCall, [&] { return call(queue.get(), nullptr); });
+      return log.join(kind, kernel) && close_group_locked();
+    }
     cl_event raw = nullptr;
-    check_call(name, [&] { return call(queue.get(), &raw); });
-    log.add(EventHandle(raw), kind);
+    check_call(kCall, [&] { return call(queue.get(), &raw); });
+    EventHandle event(raw);
+    EventHandle timed = timed_locked(raw, true);
+    log.add({std::move(event), kind, std::move(timed), !clock, kernel});
+    return false;
   }
+  // Whether launches leave events in groups: a CPU's are long, and its events and times are next to free.
+  bool by_groups() const noexcept { return found.info.kind != DeviceKind::kCpu; }
+  // Sets the marker whose event stands for the group. Where that fails the group goes on.
+  bool close_group_locked() noexcept KVTRIE_REQUIRES(enqueue_mutex);
+  // A marker in the queue of the clock, if it is `wanted`; empty: `event` has its time itself, or nothing has.
+  EventHandle timed_locked(cl_event event, bool wanted) noexcept KVTRIE_REQUIRES(enqueue_mutex);
+  void flush_quietly() noexcept KVTRIE_EXCLUDES(enqueue_mutex);  // for speed alone: failures are left to who waits
   // Hands to the device what was enqueued so far: a driver may keep it back until somebody flushes or waits.
   void submit() KVTRIE_EXCLUDES(enqueue_mutex);
   void submit_quietly() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
@@ -111,10 +134,15 @@ struct Device::State {
   const std::shared_ptr<Meter> meter;
   ContextHandle context;
   QueueHandle queue;
+  // Has markers alone, which wait for events of `queue` and say when those were done, so that `queue` itself need not
+  // take times, for which drivers keep kernels apart. Empty: `queue` takes them.
+  QueueHandle clock;
   CommandLog log;
   std::unique_ptr<ProgramCache> programs;
 
   Mutex enqueue_mutex;
+  bool clock_waits KVTRIE_GUARDED_BY(enqueue_mutex) = false;  // `clock` has markers that nobody flushed
+  KernelArguments arguments KVTRIE_GUARDED_BY(enqueue_mutex);
   EventHandle held KVTRIE_GUARDED_BY(enqueue_mutex);  // what a late pose keeps commands back with
   Mutex record_mutex;
   std::map<std::string, std::string> records KVTRIE_GUARDED_BY(record_mutex);

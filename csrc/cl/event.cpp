@@ -2,8 +2,12 @@
 
 namespace kvtrie::cl {
 
-Event::State::State(DevicePtr on, EventHandle owned, CommandLog::Ticket place)
-    : device(std::move(on)), handle(std::move(owned)), ticket(std::move(place)), live(device->state().meter->events) {}
+Event::State::State(DevicePtr on, EventHandle owned, CommandLog::Ticket place, EventHandle times)
+    : device(std::move(on)),
+      handle(std::move(owned)),
+      own_times(std::move(times)),
+      ticket(std::move(place)),
+      live(device->state().meter->events) {}
 
 void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ticket, const char* where) {
   int code = CL_SUCCESS;
@@ -22,7 +26,7 @@ void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ti
 
 bool Event::done() const {
   if (state_ == nullptr || state_->waited_for) return true;
-  const int status = command_status(state_->handle.get());
+  const int status = command_status(state_->timed());
   if (status > CL_RUNNING) state_->device->state().submit_quietly();  // or whoever asks again and again asks for ever
   return status <= CL_COMPLETE;
 }
@@ -35,14 +39,17 @@ void Event::wait() const {
     state_->waited_for = true;
     throw;
   }
+  // It has ended, so its time is on the way; one that fails to come is none.
+  if (const cl_event times = state_->own_times.get(); times != nullptr)
+    static_cast<void>(result_of("clWaitForEvents", [&times] { return clWaitForEvents(1, &times); }));
   state_->waited_for = true;
 }
 
 std::optional<double> Event::ended_at() const noexcept {
-  if (state_ == nullptr || command_status(state_->handle.get()) != CL_COMPLETE) return {};
+  if (state_ == nullptr || command_status(state_->timed()) != CL_COMPLETE) return {};
   cl_ulong nanoseconds = 0;
   const int code = result_of("clGetEventProfilingInfo", [&] {
-    return clGetEventProfilingInfo(state_->handle.get(), CL_PROFILING_COMMAND_END, sizeof nanoseconds, &nanoseconds,
+    return clGetEventProfilingInfo(state_->timed(), CL_PROFILING_COMMAND_END, sizeof nanoseconds, &nanoseconds,
                                    nullptr);
   });
   return code == CL_SUCCESS ? std::optional(static_cast<double>(nanoseconds) * 1e-9) : std::nullopt;

@@ -64,7 +64,7 @@ bool SharedMemory::wraps_host() const {
 }
 
 SharedMemory::~SharedMemory() {
-  if (handle_ != nullptr) quiet_call("clReleaseMemObject", [this] { return clReleaseMemObject(handle_); });
+  if (handle_ != nullptr) release_memory(handle_);
 }
 
 }  // namespace kvtrie::cl

@@ -1,5 +1,7 @@
 #include "cl/opencl.h"
 
+#include <atomic>
+
 namespace kvtrie::cl {
 namespace {
 
@@ -73,6 +75,20 @@ const char* error_name(int code) noexcept {
   }
   return "unknown code";
 }
+
+namespace {
+
+std::atomic<std::uint64_t> releases{0};
+
+}  // namespace
+
+// Counted first: whoever is given the same handle again finds it counted.
+void release_memory(cl_mem memory) noexcept {
+  ++releases;
+  quiet_call("clReleaseMemObject", [memory] { return clReleaseMemObject(memory); });
+}
+
+std::uint64_t memory_releases() noexcept { return releases; }
 
 void fail_call(const char* name, int code) {
   fail(ErrorKind::kDevice, name, "OpenCL: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");

@@ -10,6 +10,7 @@
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -86,6 +87,10 @@ class Handle {
  private:
   Raw raw_ = nullptr;
 };
+
+// Ends one reference to a buffer. From then on its handle may come again as another buffer's: releases are counted.
+void release_memory(cl_mem memory) noexcept;
+std::uint64_t memory_releases() noexcept;  // in this process
 
 using ContextHandle = Handle<cl_context, clReleaseContext>;
 using QueueHandle = Handle<cl_command_queue, clReleaseCommandQueue>;

@@ -12,6 +12,11 @@ Pace::Kind Pace::kind_of(const void* what, const Range& global) noexcept {
   return kind;
 }
 
+Pace::Kind Pace::joined(Kind group, Kind next) noexcept {
+  constexpr Kind kOdd = 0x9E3779B97F4A7C15;
+  return (group ^ (group >> 32) ^ next) * kOdd;
+}
+
 double Pace::expected(Kind kind) const noexcept {
   const auto known = seconds_.find(kind);
   return known == seconds_.end() ? kUnknown : known->second;

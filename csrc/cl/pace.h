@@ -3,7 +3,8 @@
 // Concept. A host that enqueues a whole prompt in a few milliseconds cannot be interrupted for as long as the device
 // needs for it, and everything else on the device waits behind it. How long a command will take is taken from the last
 // ones of its kind: the same kernel over as many work-items. A kind that was never seen counts as kUnknown until its
-// first command has ended.
+// first command has ended. Launches whose events come in groups are timed by their groups (command_log.h): a kind is
+// then the sequence of launches in one, and the time is that between two markers.
 //
 // Threads: none of its own; the command log's lock guards it. Units: seconds, as the device counts them.
 #pragma once
@@ -26,6 +27,8 @@ class Pace {
   static constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
   static Kind kind_of(const void* what, const Range& global = {}) noexcept;
+
+  static Kind joined(Kind group, Kind next) noexcept;  // of launches that are timed together
 
   double expected(Kind kind) const noexcept;
   void ended(Kind kind, double seconds) noexcept;

@@ -35,7 +35,7 @@ Staging::~Staging() {
     quiet_call("clEnqueueUnmapMemObject",
                [this] { return clEnqueueUnmapMemObject(state_.queue.get(), buffer_, memory_, 0, nullptr, nullptr); });
   }
-  quiet_call("clReleaseMemObject", [this] { return clReleaseMemObject(buffer_); });
+  release_memory(buffer_);
 }
 
 // Behind the head, or at the beginning where the end is too near.

@@ -50,7 +50,8 @@ std::size_t element_count(const Shape& shape) {
   std::size_t count = 1;
   bool empty = false;
   for (const std::int64_t extent : shape) {
-    require(extent >= 0, "Tensor", "shape: got ", to_string(shape), ", allowed extents of 0 or more");
+    if (extent < 0)  // the text of a shape costs more than all else here
+      fail(ErrorKind::kArgument, "Tensor", "shape: got ", to_string(shape), ", allowed extents of 0 or more");
     empty = empty || extent == 0;
     if (extent != 0) count = checked_mul(count, static_cast<std::size_t>(extent), "Tensor", "elements of shape");
   }

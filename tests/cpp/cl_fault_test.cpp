@@ -110,7 +110,7 @@ TEST_F(ClFault, EveryRefusedCommandThrowsAndLeavesTheQueueUsable) {
        }},
       {"clSetKernelArg",
        [&] {
-         device().launch(scale, {64, 0, 0}, {32, 0, 0}, a, 1.0F);
+         device().launch(scale, {64, 0, 0}, {32, 0, 0}, a, 2.0F);
        }},
       {"clEnqueueMarkerWithWaitList", [&] { device().mark(); }},
       {"clEnqueueMarkerWithWaitList", [&] { device().finish(); }},
