@@ -1,0 +1,177 @@
+"""Compiles a variant for a GPU and reads what its compiler says of each kernel: registers, spills, local memory.
+
+Inlining is forced for PTX, as NVIDIA's own compiler does it; AMD's and Intel's do it by themselves. It is not the
+compiler of a driver that makes this code, so registers may differ there by some.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from toolchain import BUILD, CLANG, KERNELS, LIBCLC, OCLOC, PTXAS, environment
+from variants import Variant
+
+NVIDIA = ("sm_80", "sm_86", "sm_89", "sm_90")
+AMD = ("gfx1030", "gfx1100", "gfx942")
+INTEL = ("dg2",)
+ARCHITECTURES = (*NVIDIA, *AMD, *INTEL)
+
+
+class Figures(NamedTuple):
+    """Of one kernel. ``registers``: of a lane (NVIDIA, AMD), None where the compiler does not tell. ``spilled``: bytes
+    of a lane that NVIDIA's compiler stores and loads instead of keeping them, registers that AMD's keeps in memory.
+    ``stack``: bytes of a lane in memory (Intel: of a hardware thread), spills among them. ``shared``: bytes of a
+    group's local memory. ``warps``: resident on a multiprocessor at a time, or waves on a SIMD unit."""
+
+    registers: int | None
+    spilled: int
+    stack: int
+    shared: int
+    warps: int | None
+
+
+class DoesNotCompile(Exception):
+    """A compiler refused a kernel."""
+
+
+def _run(what: list[str], tools: str, log: Path) -> str:
+    done = subprocess.run(what, env=environment(tools), capture_output=True, text=True, check=False)
+    log.write_text(done.stdout + done.stderr)
+    if done.returncode != 0:
+        raise DoesNotCompile(f"[{Path(what[0]).name}] {log.stem}: {(done.stdout + done.stderr)[-600:]}")
+    return done.stdout + done.stderr
+
+
+def place(architecture: str, variant: Variant) -> Path:
+    """Where the files of a variant begin."""
+    folder = BUILD / architecture
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / variant.key.replace(" ", ",")
+
+
+def _clang(variant: Variant, target: list[str], library: str, to: Path) -> None:
+    options = [f"-D{each}" for each in variant.options]
+    fixed = ["-x", "cl", "-cl-std=CL1.2", "-O3", "-w", "-Dasm=__asm__", "-Xclang", "-finclude-default-header"]
+    linked = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", str(LIBCLC / library)]
+    source = KERNELS / f"{variant.program}.cl"
+    _run([str(CLANG), *fixed, *target, *linked, f"-I{KERNELS}", *options, "-S", "-o", str(to), str(source)], "clang",
+         to.with_name(to.name + ".log"))  # fmt: skip
+
+
+def ptx_of(variant: Variant) -> Path:
+    """Compiles to PTX for compute capability 8.0, which ptxas takes for all later ones as well."""
+    to = place("ptx", variant)
+    to = to.with_name(to.name + ".ptx")
+    target = ["-target", "nvptx64-nvidia-nvcl", "-mllvm", "-inline-threshold=100000"]
+    target += ["-Xclang", "-target-cpu", "-Xclang", "sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx78"]
+    _clang(variant, target, "nvptx64--nvidiacl.bc", to)
+    return to
+
+
+# Of a multiprocessor (CUDA C++ Programming Guide, technical specifications by compute capability): warps, groups, bytes
+# of shared memory, of which each group takes 1,024 more than it asks for. 65,536 registers, given to warps by 256.
+_LIMITS = {
+    "sm_80": (64, 32, 164 << 10),
+    "sm_86": (48, 16, 100 << 10),
+    "sm_89": (48, 24, 100 << 10),
+    "sm_90": (64, 32, 228 << 10),
+}
+
+
+def resident_warps(architecture: str, registers: int, shared: int, lanes: int) -> int:
+    """Warps that a multiprocessor holds at a time."""
+    most, groups, memory = _LIMITS[architecture]
+    warps = -(-lanes // 32)
+    of_warp = -(-registers * 32 // 256) * 256
+    by_registers = 65536 // of_warp // warps
+    by_memory = memory // (-(-shared // 128) * 128 + 1024)
+    return warps * min(groups, most // warps, by_registers, by_memory)
+
+
+def _nvidia(variant: Variant, architecture: str, ptx: Path) -> dict[str, Figures]:
+    assembled = [str(PTXAS), f"-arch={architecture}", "-v", "-o", "/dev/null", str(ptx)]
+    said = _run(assembled, "nvidia", Path(f"{place(architecture, variant)}.log"))
+    figures = {}
+    for part in said.split("Compiling entry function '")[1:]:
+        stack, stores, loads = (
+            int(each) for each in re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", part)
+        )
+        found, shared = re.search(r"Used (\d+) registers", part), re.search(r"(\d+) bytes smem", part)
+        assert found is not None
+        registers, group = int(found[1]), int(shared[1]) if shared else 0
+        warps = resident_warps(architecture, registers, group, variant.lanes)
+        figures[part.split("'")[0]] = Figures(registers, stores + loads, stack, group, warps)
+    return figures
+
+
+def _amd(variant: Variant, architecture: str) -> dict[str, Figures]:
+    to = place(architecture, variant)
+    to = to.with_name(to.name + ".s")
+    _clang(variant, ["-target", "amdgcn-amd-amdhsa", f"-mcpu={architecture}", "-nogpulib"], "amdgcn--amdhsa.bc", to)
+    text = to.read_text()
+    figures = {}
+    for part in text.split("amdhsa.kernels:")[1].split("\namdhsa.")[0].split("\n  - ")[1:]:
+        value = {key: int(number) for key, number in re.findall(r"\.(\w+):\s+(\d+)\n", part)}
+        name = re.search(r"\n    \.name:\s+(\w+)", part)
+        assert name is not None
+        waves = re.search(rf"\.amdhsa_kernel {name[1]}\n.*?; Occupancy: (\d+)", text, re.S)
+        spilled = value["vgpr_spill_count"] + value["sgpr_spill_count"]
+        figures[name[1]] = Figures(
+            value["vgpr_count"], spilled, value["private_segment_fixed_size"], value["group_segment_fixed_size"],
+            int(waves[1]) if waves else None,
+        )  # fmt: skip
+    return figures
+
+
+# Patch tokens of Intel's binary format (iOpenCL's patch_list.h): a group's local memory, scratch of a thread.
+_LOCAL, _SCRATCH = 15, 18
+
+
+def _intel(variant: Variant, architecture: str) -> dict[str, Figures]:
+    to = place(architecture, variant)
+    dump = to.with_name(to.name + ".dump")
+    options = " ".join(["-cl-std=CL1.2", "-w", f"-I{KERNELS}", *(f"-D{each}" for each in variant.options)])
+    source = KERNELS / f"{variant.program}.cl"
+    output = ["-output", "kernel", "-output_no_suffix", "-out_dir", str(dump)]
+    log = to.with_name(to.name + ".log")
+    dump.mkdir(exist_ok=True)
+    _run(
+        [str(OCLOC), "compile", "-file", str(source), "-device", architecture, "-options", options, *output],
+        "intel",
+        log,
+    )
+    _run(
+        [str(OCLOC), "disasm", "-file", str(dump / "kernel.bin"), "-device", architecture, "-dump", str(dump)],
+        "intel",
+        log,
+    )
+    figures = {}
+    for part in (dump / "PTM.txt").read_text().split("\nKernel #")[1:]:
+        name = re.search(r"KernelName (\w+)", part)
+        assert name is not None
+        tokens = {int(token): bytes(int(byte, 16) for byte in data.split()) for token, data in
+                  re.findall(r"4 Token (\d+)\n\t4 Size \d+\n\tHex ([0-9a-f ]+)", part)}  # fmt: skip
+        second = {token: int.from_bytes(data[4:8], "little") for token, data in tokens.items()}
+        scratch = second.get(_SCRATCH, 0)
+        figures[name[1]] = Figures(None, scratch, scratch, second.get(_LOCAL, 0), None)
+    return figures
+
+
+def compile_for(architectures: tuple[str, ...], variant: Variant) -> dict[str, dict[str, Figures]]:
+    """By architecture, the figures of the kernels that a device launches of this variant, by their names."""
+    made = {}
+    ptx = ptx_of(variant) if set(architectures) & set(NVIDIA) else None
+    for architecture in architectures:
+        if architecture in NVIDIA:
+            assert ptx is not None
+            found = _nvidia(variant, architecture, ptx)
+        else:
+            found = (_amd if architecture in AMD else _intel)(variant, architecture)
+        missing = [name for name in variant.entries if name not in found]
+        if missing:
+            raise DoesNotCompile(f"[{architecture}] {variant.key}: got no kernel {', '.join(missing)}")
+        made[architecture] = {name: found[name] for name in variant.entries}
+    return made

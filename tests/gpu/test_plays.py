@@ -1,0 +1,87 @@
+"""Plays the kernels of plays.py from the PTX that clang makes of them: `./dev kernels --play`.
+
+Results are those of numpy in float64, without a finding, in several orders of the warps; each barrier of each kernel,
+removed once, is noticed. The seeds are fixed; a failure names its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import compilers
+import ptx
+import toolchain
+from plays import PLAYS, Case
+from variants import NOT_ON_GPUS, VARIANTS, Variant
+
+SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
+TESTS = Path(__file__).resolve().parents[1] / "python"
+
+
+@cache
+def text_of(variant: Variant) -> str:
+    return compilers.ptx_of(variant).read_text()
+
+
+def program_of(case: Case) -> ptx.Program:
+    return ptx.Program(text_of(case.variant), case.entry)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", PLAYS, ids=lambda case: case.name)
+def test_a_kernel_computes_what_numpy_does(case: Case, seed: int) -> None:
+    case.play(program_of(case), seed)
+
+
+def removed() -> list[tuple[Case, int]]:
+    """Each barrier of each play, where the compilers are here."""
+    if not toolchain.present():
+        return []
+    return [(case, i) for case in PLAYS for i in range(len(program_of(case).barriers()))]
+
+
+@pytest.mark.parametrize(("case", "barrier"), removed(), ids=lambda x: x.name if isinstance(x, Case) else str(x))
+def test_each_barrier_is_missed(case: Case, barrier: int) -> None:
+    """Without it there is a finding, or a wrong result; where nothing can show, plays.py says why."""
+    program = program_of(case)
+    without = program.without(program.barriers()[barrier])
+    noticed = False
+    for seed in range(1, 3):
+        try:
+            case.play(without, seed)
+        except (ptx.Finding, AssertionError):
+            noticed = True
+            break
+    reason = dict(case.unseen).get(barrier)
+    assert noticed != (reason is not None), f"barrier {barrier}: {reason or 'nothing noticed'}"
+
+
+def test_every_kernel_is_compiled() -> None:
+    """Each source of kernels/ and each kernel in it has a variant, or a reason why no GPU runs it."""
+    compiled = {(f"{variant.program}.cl", entry) for variant in VARIANTS for entry in variant.entries}
+    for source in sorted(toolchain.KERNELS.glob("*.cl")):
+        declared = re.findall(
+            r"^(?:__kernel|KERNEL)\b[^(]*?(?:\(\([^)]*\)+\)+\s*void\s+|void\s+)(\w+)\(", source.read_text(), re.M
+        )
+        declared += re.findall(r"^#define IS_(\w+) ", source.read_text(), re.M)
+        assert declared, source.name
+        for kernel in declared:
+            named = source.name in NOT_ON_GPUS or f"{source.name}: {kernel}" in NOT_ON_GPUS
+            assert named != ((source.name, kernel) in compiled), f"{source.name}: {kernel}"
+
+
+def test_every_instruction_is_known_and_tested() -> None:
+    """What the compiler makes of all variants is decoded; each operation is one that test_ptx_*.py names."""
+    tested = "\n".join(path.read_text() for path in TESTS.glob("test_ptx_*.py"))
+    unknown = set()
+    for variant in VARIANTS:
+        for entry in variant.entries:
+            program = ptx.Program(text_of(variant), entry)
+            ptx.Launch(program, (1, 1, 1), (32, 1, 1), [0] * len(program.params))
+            unknown |= {each.words[0] for each in program.instructions if f"{each.words[0]}." not in tested}
+    assert unknown <= {"ret"}

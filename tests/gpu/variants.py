@@ -1,0 +1,105 @@
+"""The kernels that GPUs run, and the options that csrc/ops builds them with there.
+
+A GPU is of the work-group family: LANES 64 for small kernels, ROW_VW 4 (what NVIDIA, AMD and Intel give as their float
+vector width leads to 4), groups of 128 or 256 for products. Head sizes and storages are those of common models: every
+storage of packed weights, float16 and float32 cells, heads of 64, 128 and 256.
+
+``NOT_ON_GPUS`` names the sources and kernels that no GPU runs, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_ROW = ("ROW_VW=4",)
+_LANES = ("LANES=64", "ROW_VW=4")
+NOT_ON_GPUS = {
+    "attention.cl": "the serial family: CPU devices",
+    "launch_graph.cl": "replays steps by work-items that wait for each other: CPU devices (csrc/ops/launch_graph.cpp)",
+    "capability.cl": "asks what a compiler for CPUs aims at",
+    "probe.cl": "what tests launch",
+    "matmul.cl: matmul_packed": "the serial family",
+    "matmul.cl: matmul_gated": "the serial family",
+    "matmul.cl: matmul_routed": "the serial family",
+    "matmul.cl: matmul_gated_routed": "the serial family",
+    "matmul.cl: unpack_rows": "the serial family",
+}
+
+
+class Variant(NamedTuple):
+    """kernels/``program``.cl with ``options``; a device launches its kernels ``entries``, ``lanes`` to a group."""
+
+    program: str
+    options: tuple[str, ...]
+    entries: tuple[str, ...]
+    lanes: int
+
+    @property
+    def key(self) -> str:
+        """What files and rows of a table are called."""
+        return " ".join((self.program, *self.options))
+
+
+def _products() -> list[Variant]:
+    """matmul_group.cl: STORED 0 float32, 1 float16, 2 bfloat16, 3 q8_0, 4 to 10 blocks of 4 to 6 bits.
+
+    The form of one row and of many for each storage; all forms of float16, q8_0 and q4_K.
+    """
+    made = []
+    for stored in range(11):
+        packed = (f"STORED={stored}", "X4=1")
+        made.append(Variant("matmul_group", (*packed, "LANES=128"), ("matmul_few", "matmul_many"), 128))
+        if stored not in (1, 3, 8):
+            continue
+        made.append(Variant("matmul_group", (*packed, "LANES=256"), ("matmul_many",), 256))
+        for rows, columns in ((1, 64), (4, 32), (8, 32), (8, 64)):
+            options = (*packed, "LANES=128", f"ROWS={rows}", f"COLUMNS={columns}")
+            made.append(Variant("matmul_group", options, ("matmul_few",), 128))
+        gated = (*packed, "GATED=1")
+        made.append(Variant("matmul_group", (*gated, "LANES=128"), ("matmul_few", "matmul_many"), 128))
+        made.append(Variant("matmul_group", (*gated, "LANES=256"), ("matmul_many",), 256))
+        made.append(Variant("matmul_group", (f"STORED={stored}", "X4=0", "LANES=32"), ("embed",), 32))
+    return made
+
+
+def _attention() -> list[Variant]:
+    made = []
+    for dim in (64, 128, 256):
+        for cells in (0, 1):
+            sizes = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}")
+            made.append(Variant("attention_group", (*sizes, "MASKED=0", "LANES=64"), ("attend_tiles",), 64))
+            made.append(Variant("qkv", (f"K_DIM={dim}", f"CELL_FORMAT={cells}", *_LANES), ("put_qkv",), 64))
+        made.append(Variant("attention_merge", (f"V_DIM={dim}",), ("attend_merge",), 1))
+    sizes = ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=1", "MASKED=1", "LANES=64")
+    return [*made, Variant("attention_group", sizes, ("attend_tiles",), 64)]
+
+
+_OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")
+
+
+def _small() -> list[Variant]:
+    norms = ("rms_norm", "layer_norm", "l2_norm", "softmax", "argmax")
+    delta = ("DELTA_ROWS=1", "DELTA_TILE=8", *_LANES)
+    conv = ("CONV_STATE=0", "CONV_WIDTH=4", "CONV_BLOCK=1", *_ROW)
+    return [
+        Variant("rows", _LANES, norms, 64),
+        Variant("rope", _LANES, ("rope",), 64),
+        Variant("sample", _LANES, ("sample",), 64),
+        Variant("experts", _LANES, ("route", "scale_rows", "weighted_sum"), 64),
+        *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in _OPERATIONS],
+        Variant("copy", ("FROM=0", "TO=1", *_ROW), ("cast",), 64),
+        Variant("copy", ("FROM=1", "TO=0", *_ROW), ("cast", "embedding"), 64),
+        Variant("copy", _ROW, ("copy_rows", "take_rows"), 64),
+        Variant("cells", ("CELL_FORMAT=1", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
+        Variant("cells", ("CELL_FORMAT=1", "LINEAR=1", *_LANES), ("load_cells", "store_cells"), 64),
+        Variant("cells_edit", ("CELL_FORMAT=1", *_LANES), ("rotate_cells", "fill_cells"), 64),
+        *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), ("gated_delta",), 64) for dim in (64, 128)],
+        Variant("recurrent", conv, ("causal_conv1d",), 64),
+        *[Variant("pack_blocks", (f"STORED={stored}", *_ROW), ("pack_blocks",), 1) for stored in range(4, 11)],
+        Variant("pack_q8", ("STORED=1", *_ROW), ("pack_q8",), 1),
+        *[Variant("matmul_rows", (f"STORED={stored}", *_ROW), ("matmul_nk", "matmul_kn"), 64) for stored in (0, 1)],
+        Variant("matmul", ("STORED=1", "MATMUL_VW=4", "SLICE=512"), ("pack",), 1),
+    ]
+
+
+VARIANTS = [*_products(), *_attention(), *_small()]
