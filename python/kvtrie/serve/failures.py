@@ -4,7 +4,7 @@
     Anthropic    {"type": "error", "error": {"type", "message"}}     under /v1/messages
     Ollama       {"error": message}                                  under /api
 
-Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/errors, Ollama's docs/api.md.
+Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/errors, the documentation of Ollama's API.
 """
 
 from __future__ import annotations

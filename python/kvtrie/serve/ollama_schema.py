@@ -1,8 +1,8 @@
 """What clients of Ollama may send to ``/api/chat`` and ``/api/generate``.
 
-Source: github.com/ollama/ollama, docs/api.md. A field or an option that is not here is refused by its name. Options in
-``HARMLESS`` say how a machine computes, not what; ``num_ctx`` is among them, as the server's context holds for all.
-``keep_alive`` is taken: the one model stays.
+Source: the documentation of the API at github.com/ollama/ollama. A field or an option that is not here is refused by
+its name. Options in ``HARMLESS`` say how a machine computes, not what; ``num_ctx`` is among them, as the server's
+context holds for all. ``keep_alive`` is taken: the one model stays.
 """
 
 from __future__ import annotations
