@@ -32,6 +32,7 @@ from kvtrie.models.chat_template import ChatTemplate
 from kvtrie.models.prompts import Rendered
 from kvtrie.models.special_tokens import SpecialTokens
 from kvtrie.models.template_probe import Reads
+from kvtrie.models.token_bytes import TokenBytes
 from kvtrie.replies import begin_reply
 from kvtrie.request import _Tokens
 from kvtrie.sampling import Choice
@@ -259,6 +260,7 @@ PACKAGE = [
     Entry(kv.TokenLogprob, lambda _: kv.TokenLogprob(1, -0.5, [(1, -0.5)]), VALUE),
     Entry(kv.models.Tokenizer, lambda w: copy.copy(w.model.tokenizer), PLAIN, (), lambda x: x.encode("a word")),
     Entry(kv.models.Detokenizer, lambda w: w.model.tokenizer.stream(), PLAIN, (), lambda x: x.finish()),
+    Entry(TokenBytes, lambda w: w.model.tokenizer.token_bytes, PLAIN, (), lambda x: x.of(65)),
     Entry(Rejoin, lambda w: explanation(w).rejoin, VALUE),
     Entry(Choice, lambda _: Choice(1, None), VALUE),
     Entry(ChatTemplate, lambda w: w.model.tokenizer.template(), PLAIN, (), lambda x: x.source),
