@@ -88,6 +88,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         "--drop-lines", metavar="PATTERN", action="append", default=[],
         help="take lines that match out of system messages: a date, a counter (may be repeated)",
     )  # fmt: skip
+    parser.add_argument("--chat-template", metavar="FILE", help="a chat template (Jinja) in place of the model's own")
     parser.add_argument(
         "--ignore-fields", metavar="NAME", action="append", default=[],
         help="ignore a field of requests that would be refused, since it is not known here (may be repeated)",
@@ -102,6 +103,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     except ImportError as error:
         raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
     from kvtrie.serve.app import create_app
+    from kvtrie.serve.generic_tools import needs_generic
     from kvtrie.serve.opening import open_server
     from kvtrie.serve.server import Server
 
@@ -114,6 +116,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
     if opened.note:
         print(opened.note, file=out)
+    if needs_generic(opened.model.tokenizer):
+        print("its chat template knows no tools: a system message describes them", file=out)
     app = create_app(opened.model, opened.cache, opened.name, opened.settings)
     context = opened.settings.context
     print(f"{opened.name} on {opened.model.device.name}, a context of {context:,} tokens", file=out)

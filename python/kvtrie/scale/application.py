@@ -15,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from .. import models
 from ..errors import NotSupported
-from ..serve.opening import ServeOptions
+from ..serve.opening import ServeOptions, use_template
 from .ingress import Ingress
 from .options import ScaleOptions
 from .prompt_keys import PromptKeys
@@ -54,6 +54,7 @@ class _Front(Ingress):
         tokenizer = models.load_tokenizer(models.default.choose(options.model).path)
         if tokenizer is None:
             raise NotSupported("[scale] model: there is no tokenizer, so there is no text to answer with")
+        use_template(tokenizer, options)
         super().__init__(replicas, options, PromptKeys(tokenizer, options.drop_lines), attempts)
 
 

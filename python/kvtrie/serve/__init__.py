@@ -12,7 +12,7 @@
                       fields.py        which fields are obeyed, ignored or refused (asked_for.py, wrong_fields.py)
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
-                        conversation_texts.py   messages -> text (replays.py, volatile.py)
+                        conversation_texts.py   messages -> text (replays.py, volatile.py, generic_tools.py)
                         prompts.py     text -> tokens as the cache knows them
                         answer.py      tokens -> text, reasoning.py, tool_calls.py, up to the stop text
                         grammar.py     answers that follow a JSON schema

@@ -23,6 +23,7 @@ from ..prefix_cache import PrefixCache
 from . import anthropic_api, failures, live, ollama_api, openai_api, responses_api, tools_api
 from .body import WholeBodies
 from .engine import Engine
+from .extra_headers import DESCRIBED, ExtraHeaders
 from .json_values import JsonObject
 from .metrics import Figures
 from .refusals import Refusals
@@ -81,6 +82,8 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
     app.add_middleware(WholeBodies, most=most, seconds=seconds, objects=objects, values=values)
     hosts = None if settings.keys else settings.hosts
     app.add_middleware(Visitors, hosts=hosts, origins=settings.origins)
+    if engine.describes_tools:
+        app.add_middleware(ExtraHeaders, headers=DESCRIBED)
     app.add_middleware(Refusals, journal=engine.journal)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app

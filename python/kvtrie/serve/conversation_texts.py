@@ -18,6 +18,7 @@ from ..models.prompts import Rendered
 from ..models.template_messages import parsed
 from ..models.template_probe import Reads
 from ..models.tokenizer import TextReading, Tokenizer, telling, template_variables
+from .generic_tools import BEGINNING, TOOL_VARIABLES, needs_generic, with_tools
 from .json_values import JsonObject, JsonView
 from .replays import Replays
 from .volatile import VolatileLines
@@ -27,8 +28,6 @@ _log = logging.getLogger("kvtrie.serve")
 
 Messages = Sequence[JsonView]
 
-_TOOLS = frozenset(("tools", "xml_tools"))  # what templates call them; SmolLM3's has two forms, and reads calls in this
-
 
 class ConversationTexts:
     """Of one tokenizer's template."""
@@ -36,6 +35,7 @@ class ConversationTexts:
     def __init__(self, tokenizer: Tokenizer, replays: Replays, volatile: VolatileLines) -> None:
         self._tokenizer = tokenizer
         self._replays, self._volatile = replays, volatile
+        self._generic = needs_generic(tokenizer)
 
     def of(
         self,
@@ -53,16 +53,25 @@ class ConversationTexts:
         """
         template = self._tokenizer.template(tools=tools or None)
         values = _variables(variables or {})
-        if tools:
+        if tools and not self._generic:
             values = {**{name: list(tools) for name in self._tool_names(template)}, **values}
         shown = [self._shown(message, namespace, template.reads) for message in messages]
+        ends = list(range(1, len(shown) + 1))
+        if self._generic:
+            shown, ends = with_tools(shown, tools or ())
+        counts = sorted({ends[mark - 1] for mark in marks if 0 < mark <= len(ends)})
         with telling(_log.warning):
             text = self._rendered(messages, shown, special_tokens, values)
-            parts = [self._rendered_part(shown[:count], special_tokens, values) for count in sorted(set(marks))]
+            parts = [self._rendered_part(shown[:count], special_tokens, values) for count in counts]
+        if self._generic and tools and BEGINNING not in text.text:
+            raise FieldError(
+                "[serve] tools: got some, allowed none: this chat template shows neither them nor system messages",
+                param="tools",
+            )
         return text, [part for part in parts if part is not None]
 
     def _tool_names(self, template: ChatTemplate) -> frozenset[str]:
-        names = template.names & _TOOLS
+        names = template.names & TOOL_VARIABLES
         if not names:
             _log.warning("a request has tools, of which this model's chat template takes no notice")
         return names | {"tools"} if "tool_use" in self._tokenizer.chat_templates else names

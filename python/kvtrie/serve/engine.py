@@ -25,6 +25,7 @@ from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .conversation_texts import Messages
+from .generic_tools import needs_generic, syntax_for
 from .grammar import DEEPEST, Grammars, calls_or_json, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
@@ -32,7 +33,7 @@ from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
 from .settings import Settings
-from .tool_calls import grammar_for_tools, syntax_of
+from .tool_calls import grammar_for_tools
 from .volatile import VolatileLines
 from .wrong_fields import FieldError
 
@@ -77,7 +78,7 @@ class Engine:
         self._grammars = Grammars(model)
         templates = model.tokenizer.chat_templates
         self._template = templates.get("default", templates.get("tool_use"))
-        self._syntax = syntax_of(templates.get("tool_use", self._template))
+        self._syntax = syntax_for(model.tokenizer)
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)
@@ -275,6 +276,11 @@ class Engine:
     def template(self) -> str | None:
         """The chat template; None: it answers no chats."""
         return self._template
+
+    @property
+    def describes_tools(self) -> bool:
+        """Whether they are described in a system message, since the template knows none (generic_tools.py)."""
+        return needs_generic(self.model.tokenizer)
 
     @property
     def capabilities(self) -> list[str]:

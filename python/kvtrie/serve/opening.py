@@ -15,6 +15,7 @@ from .. import models
 from .._paths import path_text
 from ..errors import ArgumentError, BusyError, NotSupported
 from ..models.base import Model
+from ..models.tokenizer import Tokenizer
 from ..models.weights import Progress
 from ..prefix_cache import PrefixCache
 from .settings import CONTEXT, CONVERSATIONS, Settings
@@ -59,6 +60,7 @@ class ServeOptions:
     origins: tuple[str, ...] = ()
     drop_lines: tuple[str, ...] = ()
     ignore_fields: tuple[str, ...] = ()
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,25 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
     model = models.load(chosen.path, options.device, options.dtype, progress=progress)
     if not model.has_tokenizer:
         raise NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
+    use_template(model.tokenizer, options)
     settings = settings_of(options, model)
     model.warm_up(options.kv_dtype, progress=progress)  # so that no request waits for compilers
     cache, folder, unkept = _open_cache(options, model, settings)
     if folder is not None:
         settings = replace(settings, responses=folder / "responses.sqlite")
     return Opened(model, options.name or chosen.name, cache, settings, folder, chosen.note, unkept)
+
+
+def use_template(tokenizer: Tokenizer, options: ServeOptions) -> None:
+    """The chat template of a file in place of the model's own, where the options name one. Raises ``kv.ArgumentError``
+    for a file that cannot be read, or is no template."""
+    if options.chat_template is None:
+        return
+    try:
+        tokenizer.chat_template = Path(options.chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"[serve] --chat-template: cannot be read: {error}") from error
+    tokenizer.template()
 
 
 def settings_of(options: ServeOptions, model: Model) -> Settings:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .failures import Refusal, error_response
 
 _SHOWN = 100  # characters of what a client sends
-_METHODS = "GET, POST, OPTIONS"
+_METHODS = "GET, POST, DELETE, OPTIONS"
 _DAY = "86400"  # seconds for which a browser need not ask again
 
 
