@@ -82,6 +82,12 @@ class Leases {
 
   const std::vector<Pin>& pins() const noexcept { return pins_; }  // as they were made
   const std::list<Lease>& holds() const noexcept { return holds_; }
+  // Where each pin and each hold ends.
+  template <class Each>
+  void visit_nodes(const Each& each) const {
+    for (const Pin& pin : pins_) each(pin.node);
+    for (const Lease& hold : holds_) each(hold.node);
+  }
   double next_expiry() const noexcept { return next_expiry_; }  // infinity: never
 
   // Of all namespaces without a quota, and of each one with a quota (its group), for its own pins.

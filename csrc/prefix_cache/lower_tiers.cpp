@@ -156,8 +156,7 @@ std::vector<Node*> LowerTiers::live_nodes(const Trie::Groups* may) const {
     for (; !node->is_root() && known.insert(node).second; node = node->parent()) nodes.push_back(node);
   };
   sessions_.visit_nodes(add_path);
-  for (const Pin& pin : leases_.pins()) add_path(pin.node);
-  for (const Lease& hold : leases_.holds()) add_path(hold.node);
+  leases_.visit_nodes(add_path);
   for (Node* marked : points_.users()) add_path(marked);
   return nodes;
 }

@@ -35,8 +35,7 @@ std::uint64_t Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
     }
   };
   of_.sessions.visit_nodes(mark_path);
-  for (const Pin& pin : of_.leases.pins()) mark_path(pin.node);
-  for (const Lease& hold : of_.leases.holds()) mark_path(hold.node);
+  of_.leases.visit_nodes(mark_path);
   if (also != nullptr) mark_path(also);
   return live;
 }

@@ -66,15 +66,15 @@ class SaveAs {
   // In pieces; one that was cut may be met again.
   std::vector<Turn> nodes_cut() {
     Entry entry(state_);
-    Pieces pieces(state_, entry);
     std::vector<Turn> all;
-    for (NodeWalk walk; !walk.over; pieces.end()) {
-      state_.trie.visit_some(walk, pieces.most(), [&](Node& node) KVTRIE_REQUIRES(state_.mutex) {
-        for (Node* upper = cut(node); upper != nullptr; upper = cut(node))
-          all.push_back({upper->name_space(), path_tokens(upper)});
-        all.push_back({node.name_space(), path_tokens(&node)});
-      });
-    }
+    const auto take = [&](Node& node) KVTRIE_REQUIRES(state_.mutex) {
+      for (Node* upper = cut(node); upper != nullptr; upper = cut(node))
+        all.push_back({upper->name_space(), path_tokens(upper)});
+      all.push_back({node.name_space(), path_tokens(&node)});
+    };
+    Pieces(state_, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(state_.mutex) {
+      state_.trie.visit_some(walk, count, take);
+    });
     return all;
   }
 
