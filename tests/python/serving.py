@@ -16,12 +16,21 @@ from typing import Any
 import httpx
 
 import kvtrie as kv
+from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.app import create_app
 from kvtrie.serve.server import Server
 from kvtrie.serve.settings import Settings
 from processes import PATIENCE
 
 TINY = Path(__file__).resolve().parents[2] / "examples" / "tiny"
+
+
+def tiny_model(chat_template: str) -> Any:
+    """The small model with another chat template."""
+    model = kv.models.load(TINY)
+    own = model.tokenizer
+    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=chat_template)
+    return model
 
 
 class Served:

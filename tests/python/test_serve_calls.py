@@ -11,14 +11,13 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.answer import Answer, Reading
 from kvtrie.serve.grammar import _FORMATS, with_known_formats
 from kvtrie.serve.journal import Journal
 from kvtrie.serve.replays import Replays
 from kvtrie.serve.tool_calls import syntax_of
 from processes import PATIENCE
-from serving import TINY, Served, served
+from serving import TINY, Served, served, tiny_model
 from small_templates import WITH_TOOLS
 
 QUESTION = [{"role": "user", "content": "How many?"}]
@@ -40,10 +39,7 @@ SIZE = {"type": "json_schema", "json_schema": {"name": "size", "schema": paramet
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
-    with served(model, temperature=1.0, context=2048) as running:
+    with served(tiny_model(WITH_TOOLS), temperature=1.0, context=2048) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.generic_tools import BEGINNING, needs_generic, with_tools
 from kvtrie.serve.opening import ServeOptions, use_template
 from processes import PATIENCE
-from serving import TINY, Served, served
+from serving import TINY, Served, served, tiny_model
 from small_templates import TEMPLATES, TOOL_USE, WITH_TOOLS
 
 PARAMETERS = {
@@ -36,9 +36,7 @@ def tokenizer_with(template: Any) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    model.tokenizer = tokenizer_with(TEMPLATES["plain"])
-    with served(model, temperature=1.0, context=2048) as running:
+    with served(tiny_model(TEMPLATES["plain"]), temperature=1.0, context=2048) as running:
         yield running
 
 
@@ -142,9 +140,7 @@ def test_tools_are_in_the_prompt(server: Served) -> None:
 
 
 def test_a_template_without_a_place_for_them_is_refused_by_name() -> None:
-    model = kv.models.load(TINY)
-    model.tokenizer = tokenizer_with(TEMPLATES["no tools, no system"])
-    with served(model) as server:
+    with served(tiny_model(TEMPLATES["no tools, no system"])) as server:
         refused = post(server, "/v1/chat/completions", {"messages": QUESTION, "tools": TOOLS, "max_tokens": 1})
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "tools"

@@ -9,15 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-import kvtrie as kv
 from kvtrie.models.prompts import OwnText
-from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.openai_schema import ChatMessage
 from kvtrie.serve.reasoning import reasoning_of
 from kvtrie.serve.volatile import VolatileLines
 from kvtrie.serve.wrong_fields import ROLE_NOT_SUPPORTED
 from processes import PATIENCE
-from serving import TINY, Served, served
+from serving import Served, served, tiny_model
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' and m.content == 'refused' %}{{ raise_exception('no system') }}"
@@ -36,10 +34,7 @@ def user(content: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATE)
-    with served(model, temperature=0.0) as running:
+    with served(tiny_model(TEMPLATE), temperature=0.0) as running:
         yield running
 
 

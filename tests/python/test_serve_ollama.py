@@ -15,7 +15,7 @@ from kvtrie.serve.failures import Refusal
 from kvtrie.serve.ollama_schema import HARMLESS, NEUTRAL, ChatAsked, GenerateAsked, Options
 from kvtrie.serve.thinking import thinking_variables
 from processes import PATIENCE
-from serving import TINY, Served, served
+from serving import TINY, Served, served, tiny_model
 from small_templates import TEMPLATES, WITH_TOOLS
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is a lock?"}]
@@ -29,10 +29,7 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
-    with served(model, temperature=0.0, context=2048) as running:
+    with served(tiny_model(WITH_TOOLS), temperature=0.0, context=2048) as running:
         yield running
 
 

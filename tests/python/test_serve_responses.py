@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.answer import Piece
 from kvtrie.serve.failures import Refusal
 from kvtrie.serve.responses_items import items_of, messages_of
@@ -23,7 +22,7 @@ from kvtrie.serve.responses_schema import HARMLESS, ResponseRequest
 from kvtrie.serve.responses_store import ResponseStore
 from kvtrie.serve.tool_calls import ToolCall
 from processes import PATIENCE
-from serving import TINY, Process, Served, served
+from serving import TINY, Process, Served, served, tiny_model
 from small_templates import WITH_TOOLS
 
 openai = pytest.importorskip("openai")
@@ -40,10 +39,7 @@ MEASURE = {"type": "function", "name": "measure", "description": "Measures.", "p
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
-    with served(model, keys=KEYS, temperature=0.0, context=2048) as running:
+    with served(tiny_model(WITH_TOOLS), keys=KEYS, temperature=0.0, context=2048) as running:
         yield running
 
 

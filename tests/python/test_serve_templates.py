@@ -18,7 +18,7 @@ from kvtrie.serve.openai_schema import ChatMessage
 from kvtrie.serve.replays import Replays
 from kvtrie.serve.volatile import VolatileLines
 from processes import PATIENCE
-from serving import TINY, Served, served
+from serving import Served, served, tiny_model
 from small_templates import TEMPLATES, TOOL_USE
 from template_conversations import call, parts
 
@@ -84,10 +84,7 @@ def test_what_a_template_takes_no_notice_of_is_logged(caplog: pytest.LogCaptureF
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATES["parts only"])
-    with served(model) as running:
+    with served(tiny_model(TEMPLATES["parts only"])) as running:
         yield running
 
 

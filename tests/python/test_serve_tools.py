@@ -14,7 +14,7 @@ from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.replays import Replays, same_json
 from processes import PATIENCE
 from random_models import random_model
-from serving import TINY, Served, served
+from serving import TINY, Served, served, tiny_model
 from small_templates import WITH_TOOLS
 
 PARAMETERS = {
@@ -32,10 +32,7 @@ QUESTION: list[Any] = [{"role": "user", "content": "How many cells?"}]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    model = kv.models.load(TINY)
-    own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
-    with served(model, temperature=1.0, context=2048) as running:
+    with served(tiny_model(WITH_TOOLS), temperature=1.0, context=2048) as running:
         yield running
 
 

@@ -28,7 +28,7 @@ from .anthropic_schema import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from .asked_for import LEAST_TOP_P, Schema, namespace_of
+from .asked_for import LEAST_TOP_P, Schema, namespace_of, sampling
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -199,10 +199,7 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
         if body.stream:
             told = _events(answer, prompt, head, known)
             return events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
-        try:
-            content = await _content(answer)
-        finally:
-            answer.cancel()
+        content = await _content(answer)
         return JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
 
 
@@ -221,15 +218,8 @@ def _ping(answer: Answer, body: MessagesRequest) -> bytes:
 
 
 def _sampling(engine: Engine, body: MessagesRequest) -> SamplingOptions:
-    default = engine.settings.temperature
-    options = SamplingOptions(temperature=default if body.temperature is None else body.temperature)
-    if body.top_k is not None:
-        options["top_k"] = body.top_k
-    if body.top_p is not None:
-        options["top_p"] = max(body.top_p, LEAST_TOP_P)
-    if body.seed is not None:
-        options["seed"] = body.seed % (1 << 64)
-    return options
+    top_p = None if body.top_p is None else max(body.top_p, LEAST_TOP_P)
+    return sampling(engine.settings.temperature, body.temperature, body.seed, top_k=body.top_k, top_p=top_p)
 
 
 def _ending(answer: Answer) -> JsonObject:

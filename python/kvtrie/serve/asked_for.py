@@ -11,11 +11,21 @@ import json
 import secrets
 from typing import NamedTuple, Optional
 
+from ..replies import SamplingOptions
 from .failures import Refusal
 from .json_values import JsonObject, JsonView
 from .openai_schema import ChatRequest, Choosing
 
+_SEEDS = 1 << 64
 LEAST_TOP_P = 1e-9  # what 0 means: the likeliest token alone
+
+
+def sampling(default: float, temperature: float | None, seed: int | None, **given: object) -> SamplingOptions:
+    """``default``: the temperature where none was given. Of the others, those that are None were not given."""
+    options = SamplingOptions(temperature=default if temperature is None else temperature)
+    given["seed"] = None if seed is None else seed % _SEEDS
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    return options
 
 
 class Schema(NamedTuple):

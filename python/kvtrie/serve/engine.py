@@ -285,10 +285,9 @@ class Engine:
     @property
     def capabilities(self) -> list[str]:
         """As Ollama calls them."""
-        can = {"completion": True, "tools": self._syntax is not None}
-        return [name for name, there in can.items() if there] + (
-            ["thinking"] if reasoning_of(self._template, "") is not None else []
-        )
+        thinks = reasoning_of(self._template, "") is not None
+        can = {"completion": True, "tools": self._syntax is not None, "thinking": thinks}
+        return [name for name, there in can.items() if there]
 
     # --- its end ----------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ HARMLESS = (
         "user metadata safety_identifier user_profile_id request_id rid",
         "names of who asks; nothing is made of them",
     ),
-    Harmless("store", "nothing is stored for later requests, and no route would give it out"),
+    Harmless("store", "what these routes answer is not stored; /v1/responses is another API"),
     Harmless(
         "prompt_cache_key prompt_cache_retention",
         "every prompt is found by its tokens; what is kept is the server's choice",

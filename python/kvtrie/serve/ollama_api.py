@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from .. import __version__
 from ..replies import SamplingOptions
 from .answer import Answer, Piece
+from .asked_for import sampling
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -26,8 +27,6 @@ from .prompts import Prompt
 from .streams import Answering, lines, until_gone
 from .tenants import Tenants
 from .thinking import thinking_variables
-
-_SEEDS = 1 << 64
 
 
 def router(engine: Engine, tenants: Tenants) -> APIRouter:
@@ -80,13 +79,6 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     async def version() -> dict[str, str]:
         """Of kvtrie."""
         return {"version": __version__}
-
-    @routes.post("/api/embed")
-    @routes.post("/api/embeddings")
-    async def embed(request: Request) -> JsonObject:
-        """There are none."""
-        tenants.namespace(request)
-        raise Refusal(400, "this server gives no embeddings: it has a model that answers")
 
     return routes
 
@@ -159,19 +151,17 @@ def _options(engine: Engine, body: ChatAsked | GenerateAsked, tools: tuple[JsonO
 
 
 def _sampling(engine: Engine, chosen: Options) -> SamplingOptions:
-    default = engine.settings.temperature
-    options = SamplingOptions(temperature=default if chosen.temperature is None else chosen.temperature)
-    given = {
-        "top_k": None if chosen.top_k is None else max(0, chosen.top_k),
-        "top_p": chosen.top_p,
-        "min_p": chosen.min_p,
-        "seed": None if chosen.seed is None else chosen.seed % _SEEDS,
-        "repetition_penalty": chosen.repeat_penalty,
-        "presence_penalty": chosen.presence_penalty,
-        "frequency_penalty": chosen.frequency_penalty,
-    }
-    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
-    return options
+    return sampling(
+        engine.settings.temperature,
+        chosen.temperature,
+        chosen.seed,
+        top_k=None if chosen.top_k is None else max(0, chosen.top_k),
+        top_p=chosen.top_p,
+        min_p=chosen.min_p,
+        repetition_penalty=chosen.repeat_penalty,
+        presence_penalty=chosen.presence_penalty,
+        frequency_penalty=chosen.frequency_penalty,
+    )
 
 
 async def _chat(engine: Engine, body: ChatAsked, namespace: str) -> Response:
@@ -237,13 +227,10 @@ async def _answered(
         if asked.stream:
             return lines(_parts(engine, answer, fields), [answer])
         whole = Piece()
-        try:
-            async for piece in answer:
-                whole.text += piece.text
-                whole.reasoning += piece.reasoning
-                whole.calls += piece.calls
-        finally:
-            answer.cancel()
+        async for piece in answer:
+            whole.text += piece.text
+            whole.reasoning += piece.reasoning
+            whole.calls += piece.calls
         return JSONResponse({**_head(engine), **fields(whole), **_ending(answer)})
 
 

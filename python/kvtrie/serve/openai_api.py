@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..replies import SamplingOptions
 from .answer import Answer, Piece
-from .asked_for import LEAST_TOP_P, namespace_of, schema_of
+from .asked_for import LEAST_TOP_P, namespace_of, sampling, schema_of
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -27,8 +27,6 @@ from .prompts import Prompt
 from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
 from .wrong_fields import empty
-
-_SEEDS = 1 << 64
 
 
 def router(engine: Engine, tenants: Tenants) -> APIRouter:
@@ -76,21 +74,20 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
 def sampling_of(body: Choosing, temperature: float, logprobs: int | None) -> SamplingOptions:
     """Parameters of the choice; what is not given is the API's default."""
-    options = SamplingOptions(temperature=temperature if body.temperature is None else body.temperature)
-    given = {
-        "top_p": None if body.top_p is None else max(body.top_p, LEAST_TOP_P),
-        "typical_p": body.typical_p,
-        "top_k": None if body.top_k is None else max(0, body.top_k),
-        "min_p": body.min_p,
-        "repetition_penalty": body.repetition_penalty,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "logit_bias": body.logit_bias,
-        "seed": None if body.seed is None else body.seed % _SEEDS,
-        "logprobs": logprobs,
-    }
-    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
-    return options
+    return sampling(
+        temperature,
+        body.temperature,
+        body.seed,
+        top_p=None if body.top_p is None else max(body.top_p, LEAST_TOP_P),
+        typical_p=body.typical_p,
+        top_k=None if body.top_k is None else max(0, body.top_k),
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=body.logit_bias,
+        logprobs=logprobs,
+    )
 
 
 def _shown_tools(body: ChatRequest) -> list[JsonObject]:
@@ -311,12 +308,8 @@ def _head(engine: Engine, prefix: str, kind: str) -> JsonObject:
 async def _all_of(
     answers: Sequence[Answer], choice: Callable[[int, Answer], Awaitable[JsonObject]]
 ) -> list[JsonObject]:
-    """All choices; where one fails or the task is cancelled, none goes on."""
-    try:
-        return list(await asyncio.gather(*(choice(number, answer) for number, answer in enumerate(answers))))
-    finally:
-        for answer in answers:
-            answer.cancel()
+    """All choices. REQUIRES: within ``Answering``, so that none goes on where one fails."""
+    return list(await asyncio.gather(*(choice(number, answer) for number, answer in enumerate(answers))))
 
 
 def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> JsonObject:

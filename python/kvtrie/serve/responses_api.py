@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from ..models.tokenizer import Tokenizer
 from ..replies import SamplingOptions
 from .answer import Answer
+from .asked_for import sampling
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -197,13 +198,9 @@ def _schema(body: ResponseRequest) -> JsonObject | None:
 
 
 def _sampling(engine: Engine, body: ResponseRequest) -> SamplingOptions:
-    default = engine.settings.temperature
-    options = SamplingOptions(temperature=default if body.temperature is None else body.temperature)
-    if body.top_p is not None:
-        options["top_p"] = body.top_p
-    if body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ()):
-        options["logprobs"] = body.top_logprobs or 0
-    return options
+    asked = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
+    logprobs = (body.top_logprobs or 0) if asked else None
+    return sampling(engine.settings.temperature, body.temperature, None, top_p=body.top_p, logprobs=logprobs)
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -291,10 +288,7 @@ async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, 
         if body.stream:
             parts = response_events(answer, output, made.whole, lambda: made.ended(store, namespace))
             return events(kept_alive(parts, lambda: COMMENT), [answer], PATH)
-        try:
-            async for piece in answer:
-                output.take(piece)
-        finally:
-            answer.cancel()
+        async for piece in answer:
+            output.take(piece)
         output.finish("incomplete" if answer.finish_reason == "length" else "completed")
         return JSONResponse(await made.ended(store, namespace))

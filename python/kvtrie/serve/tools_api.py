@@ -55,6 +55,8 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         text = await asyncio.to_thread(tokenizer.decode, body.tokens)
         return {"content": text, "prompt": text}
 
+    @routes.post("/api/embed")
+    @routes.post("/api/embeddings")
     @routes.post("/v1/embeddings")
     async def embeddings(request: Request) -> JsonObject:
         """There are none."""
