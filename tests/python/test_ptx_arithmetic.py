@@ -248,6 +248,27 @@ def test_halves_side_by_side() -> None:
         assert (got.view(np.float16) == wanted).all()
 
 
+def test_fused_sums_of_halves_are_rounded_once() -> None:
+    """fma.rn.f16x2 against exact fractions, ties and sums far apart among them."""
+    random = np.random.default_rng(8)
+    a, b, c = (random.integers(0, 0x7C00, 64).astype(np.uint16).view(np.float16) for _ in range(3))
+    a[:8], b[:8], c[:8] = 1 + 2.0**-10, 1 + 2.0**-10, -(2.0 ** np.arange(-8, 0))
+    a[8:16], b[8:16], c[8:16] = 2.0**-12, 1 + 2.0**-10, 2.0 ** np.arange(-2, 6)
+    given = [each.view(np.uint32) for each in (a, b, c)]
+    with np.errstate(over="ignore"):
+        got = run_line("fma.rn.f16x2 {d}, {0}, {1}, {2}", "b32 b32 b32", "b32", given).view(np.float16)
+    for one, two, three, result in zip(a, b, c, got, strict=True):
+        exact = Fraction(float(one)) * Fraction(float(two)) + Fraction(float(three))
+        if np.isinf(result):
+            assert exact >= Fraction(65520)
+            continue
+        near = [result, *(np.nextafter(result, np.float16(to)) for to in (-np.inf, np.inf))]
+        distances = [abs(Fraction(float(each)) - exact) for each in near if np.isfinite(each)]
+        assert distances[0] == min(distances)
+        if distances.count(distances[0]) > 1:
+            assert int(result.view(np.uint16)) % 2 == 0
+
+
 def test_powers_of_two_flush_denormals() -> None:
     """ex2.approx.ftz.f32 is exact here; denormals, in and out, are zeros."""
     x = np.linspace(-150, 20, 32).astype(np.float32)

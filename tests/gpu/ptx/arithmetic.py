@@ -17,22 +17,32 @@ Function = Callable[..., Values]
 _IGNORED = {"rn", "lo", "approx", "full"}  # what is the only way here, or exact here
 
 
-def _fma(a: Values, b: Values, c: Values) -> Values:
-    """a * b + c of float32, rounded once: the exact product in float64, the sum rounded to odd where it could matter.
+def _sum_to_odd(product: Values, addend: Values, fix: Values) -> Values:
+    """The sum of two float64; where ``fix`` and it is not exact, the one of its two neighbours whose last bit is 1.
 
-    Rounding to odd (Boldo, Melquiond 2008) keeps a second rounding from going the wrong way at a tie.
+    Rounding to odd (Boldo, Melquiond 2008) keeps a second rounding, to a shorter type, from going the wrong way.
     """
+    total = product + addend
+    bits, back = total.view(np.int64), total - product
+    error = (product - (total - back)) + (addend - back)
+    odd = np.where((error > 0) == (total > 0), bits + 1, bits - 1)
+    return np.where(fix & (error != 0) & np.isfinite(total) & (bits & 1 == 0), odd, bits).view(np.float64)
+
+
+def _fma(a: Values, b: Values, c: Values) -> Values:
+    """a * b + c of float32, rounded once: the product is exact in float64, the sum rounded to odd where it matters."""
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
     total = product + addend
-    bits = total.view(np.int64)
-    tie = ((bits & 0x1FFFFFFF) == 0x10000000) | (np.abs(total) < 1.2e-38)
+    tie = ((total.view(np.int64) & 0x1FFFFFFF) == 0x10000000) | (np.abs(total) < 1.2e-38)
     if tie.any():
-        back = total - product
-        error = (product - (total - back)) + (addend - back)
-        odd = np.where((error > 0) == (total > 0), bits + 1, bits - 1)
-        fix = tie & (error != 0) & np.isfinite(total) & (bits & 1 == 0)
-        total = np.where(fix, odd, bits).view(np.float64)
+        total = _sum_to_odd(product, addend, tie)
     return total.astype(np.float32)
+
+
+def _fma_halves(a: Values, b: Values, c: Values) -> Values:
+    """The same of two pairs of float16."""
+    one, two, three = (np.ascontiguousarray(each).view(np.float16).astype(np.float64) for each in (a, b, c))
+    return _sum_to_odd(one * two, three, np.bool_(True)).astype(np.float16).view(np.uint32)
 
 
 def _extreme(larger: bool) -> Function:
@@ -250,6 +260,8 @@ def _others(program: Program, instruction: Instruction, head: str, kind: str, mo
         return _plain(program, instruction, lambda a, b, c: a * b + c, [kind] * 3, kind)
     if head == "fma" and kind == "f32":
         function, count = _fma, 3
+    elif head == "fma" and kind == "f16x2":
+        function, count = _fma_halves, 3
     elif head in _BINARY and kind not in ("f16", "f16x2"):
         function, count = _BINARY[head], 2
     elif head in _UNARY and kind not in ("f16", "f16x2"):

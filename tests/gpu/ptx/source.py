@@ -167,7 +167,7 @@ def _body(text: str, begin: int) -> str:
 
 
 def _instruction(text: str) -> Instruction:
-    guard = re.match(r"@(!?)(%\w+)\s+", text)
+    guard = re.match(r"@(!?)(%?\w+)\s+", text)
     op, *rest = (text[guard.end() :] if guard else text).split(None, 1)
     operands = split_operands(rest[0]) if rest else ()
     return Instruction(op, operands, guard[2] if guard else None, bool(guard and guard[1]))
