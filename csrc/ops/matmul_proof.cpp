@@ -12,8 +12,10 @@ namespace kvtrie::ops {
 namespace {
 
 // 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 44 numbers, or whole blocks: rows of x begin at
-// multiples of 16 bytes, as some variants need.
-Sides small_sides(WeightDType stored) { return {11, 70, is_from_blocks(stored) ? 512 : 44}; }
+// multiples of 16 bytes, as some variants need. `units`: whole units of 32, of which some slices of k have none.
+Sides small_sides(WeightDType stored, bool units = false) {
+  return {11, 70, is_from_blocks(stored) ? 512 : units ? 96 : 44};
+}
 
 std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
   std::vector<float> values(count);
@@ -24,7 +26,7 @@ std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int
 // A weight of a few outputs as it is before it is packed, and its products with the rows of x.
 class SmallWeight {
  public:
-  SmallWeight(WeightDType packed, std::int32_t step) : sides_(small_sides(packed)), packed_(packed) {
+  SmallWeight(const Sides& sides, WeightDType packed, std::int32_t step) : sides_(sides), packed_(packed) {
     if (from_blocks()) {
       bytes_ = reference::sample_blocks(packed, static_cast<std::size_t>(sides_.n) * sides_.k, step);
       return;
@@ -36,6 +38,7 @@ class SmallWeight {
   }
 
   bool from_blocks() const noexcept { return is_from_blocks(packed_); }
+  std::int64_t in() const noexcept { return sides_.k; }
   BlockMatrix blocks(const cl::DevicePtr& device) const { return {device, bytes_, packed_, sides_.n}; }
 
   // As packing leaves them.
@@ -80,7 +83,7 @@ class SmallWeight {
 };
 
 Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const SmallWeight& up, WeightDType stored) {
-  return gate.from_blocks() ? bare::pack_pair_blocks(gate.blocks(device), up.blocks(device), small_sides(stored).k)
+  return gate.from_blocks() ? bare::pack_pair_blocks(gate.blocks(device), up.blocks(device), gate.in())
                             : bare::pack_pair(gate.tensor(device, true), up.tensor(device, true), stored);
 }
 
@@ -90,8 +93,8 @@ struct SmallProduct {
                      add = small_numbers(sides.m * sides.n, 3, 17, 0.4f, -3.0f);
   Tensor x_tensor, add_tensor, y;
 
-  SmallProduct(const cl::DevicePtr& device, WeightDType stored)
-      : sides(small_sides(stored)),
+  SmallProduct(const cl::DevicePtr& device, const Sides& of)
+      : sides(of),
         x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
         add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
         y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
@@ -107,9 +110,9 @@ struct SmallProduct {
 // (panels, product, add): a product with panels of a weight, or of a pair.
 using Launch = std::function<void(const Tensor&, const SmallProduct&, const Tensor&)>;
 
-bool plain_agrees(const cl::DevicePtr& device, WeightDType stored, const Launch& launch) {
-  const SmallProduct small(device, stored);
-  const SmallWeight w(stored, 5);
+bool plain_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, const Launch& launch) {
+  const SmallProduct small(device, sides);
+  const SmallWeight w(sides, stored, 5);
   const std::vector<float> products = w.products(small.x);
   for (const bool transposed : {true, false}) {
     launch(w.panels(device, transposed), small, {});
@@ -129,9 +132,10 @@ double active(Activation activation, double gate) {
   return activation == Activation::kSilu ? reference::silu(gate) : reference::gelu(gate, Gelu::kTanh);
 }
 
-bool gated_agrees(const cl::DevicePtr& device, WeightDType stored, Activation activation, const Launch& launch) {
-  const SmallProduct small(device, stored);
-  const SmallWeight gate(stored, 5), up(stored, 11);
+bool gated_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, Activation activation,
+                  const Launch& launch) {
+  const SmallProduct small(device, sides);
+  const SmallWeight gate(sides, stored, 5), up(sides, stored, 11);
   std::vector<float> wanted = gate.products(small.x);
   const std::vector<float> factors = up.products(small.x);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -141,13 +145,16 @@ bool gated_agrees(const cl::DevicePtr& device, WeightDType stored, Activation ac
   return small.agrees(wanted);
 }
 
-bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch) {
-  return gated ? gated_agrees(device, stored, *gated, launch) : plain_agrees(device, stored, launch);
+bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch,
+            bool units = false) {
+  const Sides sides = small_sides(stored, units);
+  return gated ? gated_agrees(device, sides, stored, *gated, launch) : plain_agrees(device, sides, stored, launch);
 }
 
 // Rows take turns between two weights, or between two pairs, that lie one after the other.
 bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const SmallWeight first(variant.stored, 5), second(variant.stored, 11);
+  const Sides sides = small_sides(variant.stored);
+  const SmallWeight first(sides, variant.stored, 5), second(sides, variant.stored, 11);
   const Tensor members[] = {variant.gated ? pair_panels(device, first, second, variant.stored) : first.panels(device),
                             variant.gated ? pair_panels(device, second, first, variant.stored) : second.panels(device)};
   Shape shape = members[0].shape();
@@ -155,7 +162,7 @@ bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const RoutedSet set{Tensor::empty(device, members[0].dtype(), shape), 2, variant.stored, variant.gated};
   for (std::size_t i = 0; i < 2; ++i)
     device->copy(members[i].buffer(), 0, set.panels.buffer(), i * members[i].nbytes(), members[i].nbytes());
-  const SmallProduct small(device, variant.stored);
+  const SmallProduct small(device, sides);
   std::vector<std::int32_t> chosen(small.sides.m);
   for (std::size_t row = 0; row < chosen.size(); ++row) chosen[row] = row % 2;
   bare::matmul_routed(variant, set, small.x_tensor,
@@ -174,7 +181,7 @@ bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
 bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
                       const std::function<void(const Tensor&, const Sides&, const Tensor&, const Tensor&)>& launch) {
   const Sides sides = small_sides(stored);
-  const SmallWeight w(stored, 5);
+  const SmallWeight w(sides, stored, 5);
   const std::vector<std::int32_t> ids{69, 0, 17, sides.n};
   const Tensor y = Tensor::empty(device, DType::kFloat32, {4, sides.k});
   launch(w.panels(device), sides, Tensor::from_host(device, DType::kInt32, {4}, ids.data()), y);
@@ -209,6 +216,13 @@ bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant) {
                 });
 }
 
+bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
+  const auto launch = [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
+    bare::matmul_tensor(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+  };
+  return agrees(device, variant.stored, variant.gated, launch, true);
+}
+
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   return looked_up_agrees(device, variant.stored,
                           [&](const Tensor& panels, const Sides& sides, const Tensor& ids, const Tensor& y) {
@@ -224,8 +238,9 @@ bool embed_agrees(const cl::DevicePtr& device, WeightDType stored) {
 }
 
 bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w) {
-  const SmallProduct small(device, stored);
-  const SmallWeight weight(stored, 5);
+  const Sides sides = small_sides(stored);
+  const SmallProduct small(device, sides);
+  const SmallWeight weight(sides, stored, 5);
   bare::matmul_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, small.sides, small.y);
   return small.agrees(weight.products(small.x));
 }

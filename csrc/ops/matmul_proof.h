@@ -3,12 +3,14 @@
 #pragma once
 
 #include "ops/matmul_group.h"
+#include "ops/matmul_tensor.h"
 #include "ops/matmul_variant.h"
 
 namespace kvtrie::ops {
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);  // plain or gated, as it is
 bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant);
+bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant);
 bool embed_agrees(const cl::DevicePtr& device, WeightDType stored);
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w);  // of an unpacked weight

@@ -7,8 +7,10 @@
 #include "ops/matmul_enqueue.h"
 #include "ops/matmul_group.h"
 #include "ops/matmul_proof.h"
+#include "ops/matmul_tensor.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -126,6 +128,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  if (launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y, columns);
 }
@@ -143,7 +146,9 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()})) return;
+  const Columns columns{0, w.out_features()};
+  if (launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
+  if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   bare::matmul_gated(proven_for(x, sides.m, w.dtype(), activation), x, w.panels(), sides, y);
 }
 
@@ -164,16 +169,18 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 
 namespace {
 
-// Products of all numbers of rows, as choose_tile and choose_group tell them apart, with weights of `out` outputs.
+// Products of all numbers of rows, as choose_tile, choose_group and choose_tensor tell them apart, with weights of
+// `out` outputs.
 void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
                       std::int64_t out) {
   const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
   const bool blocks = is_from_blocks(stored);
-  const std::int64_t in = blocks ? block_size(stored).numbers : 16;
+  const std::int64_t in = blocks ? block_size(stored).numbers : 32;
   const std::vector<std::byte> zeros(blocks ? out * block_size(stored).bytes : 0);
   const BlockMatrix matrix{device, zeros, stored, out};
   const Tensor plain = blocks ? Tensor() : Tensor::zeros(device, source_of(stored), {out, in});
-  for (const std::int64_t rows : {1, 2, 8, 9}) {
+  for (const std::int64_t rows : {1, 2, 8, 9, 33, 65}) {
+    if (rows > 9 && !tensor_cores(*device)) continue;
     const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, in});
     if (!packs) {
       matmul(x, plain);

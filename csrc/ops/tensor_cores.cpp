@@ -18,4 +18,19 @@ bool tensor_cores(cl::Device& device) {
 
 void set_tensor_cores(cl::Device& device, std::optional<bool> use) { registry::set_tensor_cores_override(device, use); }
 
+std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {
+  constexpr std::size_t kKib = 1024;
+  switch (device.info().compute_capability) {
+    case 80:
+    case 87:
+      return 164 * kKib;
+    case 90:
+    case 100:
+    case 103:
+      return 228 * kKib;
+    default:
+      return 100 * kKib;  // 8.6, 8.9, 12.0
+  }
+}
+
 }  // namespace kvtrie::ops

@@ -7,6 +7,7 @@
 // Threads: every function may be called from any thread.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "cl/device.h"
@@ -16,5 +17,10 @@ namespace kvtrie::ops {
 bool tensor_cores(cl::Device& device);
 // Overrides the choice for this device; nullopt restores it. For tests and experiments.
 void set_tensor_cores(cl::Device& device, std::optional<bool> use);
+
+// Bytes of local memory that a multiprocessor shares out among its groups, by compute capability (CUDA C++ Programming
+// Guide, "Technical specifications per compute capability"). What OpenCL says that a group may have is 48 KiB of them;
+// NVIDIA's compiler takes more where a kernel declares it, which a self-test has to show.
+std::size_t local_bytes_of_unit(const cl::Device& device) noexcept;
 
 }  // namespace kvtrie::ops

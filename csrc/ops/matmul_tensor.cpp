@@ -1,0 +1,185 @@
+#include "ops/matmul_tensor.h"
+
+#include <algorithm>
+
+#include "ops/matmul_proof.h"
+#include "ops/self_test.h"
+#include "ops/support.h"
+#include "ops/tensor_cores.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kUnit = 32;
+constexpr std::size_t kLanes = 128, kSlices = 4, kWarp = 32;  // of all kernels but tensor_many
+// Of local memory: what every device allows; and what is enough to have on the way.
+constexpr std::size_t kLeastRing = 40960, kMostRing = 131072, kManyRing = 65536;
+
+// Outputs in the order in which they are packed: of a pair 16 and 16 take turns.
+std::size_t packed_outputs(const Sides& sides, bool gated) {
+  return gated ? 2 * round_up(sides.n, 16) : static_cast<std::size_t>(sides.n);
+}
+std::int32_t packed_groups(const Sides& sides, bool gated) {
+  return static_cast<std::int32_t>(divide_up(packed_outputs(sides, gated), kWarpOutputs));
+}
+
+std::size_t groups_of(const TensorVariant& variant, const Sides& sides) {
+  return divide_up(sides.m, kWarpRows * variant.warps_n) *
+         divide_up(packed_groups(sides, variant.gated.has_value()), variant.warps_m);
+}
+
+std::size_t lanes_of(const TensorVariant& variant) { return kWarp * variant.warps_m * variant.warps_n; }
+
+// What each kernel is told of `add` and y.
+struct Ends {
+  const Tensor& added;
+  std::uint64_t add_at, add_stride;
+  std::int32_t has_add;
+  std::uint64_t y_at;
+  std::int32_t y_stride;
+};
+Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns& columns) {
+  const Tensor& added = add.defined() ? add : x;  // never read when undefined
+  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
+  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
+  return {added,
+          added.offset() + begin,
+          per_row * all,
+          std::int32_t{add.defined()},
+          y.offset() + begin,
+          static_cast<std::int32_t>(all)};
+}
+
+void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides, const Ends& ends,
+         const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  const std::size_t packed = packed_outputs(sides, variant.gated.has_value());
+  device->launch(device->kernel("matmul_tensor", "tensor_few", variant.options()),
+                 {kLanes * divide_up(packed, kUnit), divide_up(sides.m, variant.rows), 0}, {kLanes, 1, 0}, x.buffer(),
+                 x.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
+                 ends.add_at, ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k,
+                 ends.y_stride);
+}
+
+// x as halves: high terms, then low ones; and what the products of each row are multiplied by.
+struct Halves {
+  Tensor terms, back;
+};
+Halves split(const TensorVariant& variant, const Tensor& x, const Sides& sides) {
+  const cl::DevicePtr& device = x.device();
+  Halves halves{Tensor::empty(device, DType::kFloat16, {2, sides.m, sides.k}),
+                Tensor::empty(device, DType::kFloat32, {sides.m})};
+  device->launch(device->kernel("matmul_tensor_many", "tensor_split", variant.options()),
+                 {kLanes, static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, x.buffer(), x.offset(),
+                 halves.terms.buffer(), halves.terms.offset(), halves.back.buffer(), halves.back.offset(), sides.m,
+                 sides.k);
+  return halves;
+}
+
+void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides, const Ends& ends,
+          const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  const Halves halves = split(variant, x, sides);
+  const std::int32_t groups = packed_groups(sides, variant.gated.has_value()), packed = groups * kWarpOutputs;
+  const Tensor parts =
+      variant.split ? Tensor::empty(device, DType::kFloat32, {std::int64_t{kSlices}, sides.m, packed}) : y;
+  const std::size_t lanes = lanes_of(variant);
+  device->launch(device->kernel("matmul_tensor_many", "tensor_many", variant.options()),
+                 {lanes * divide_up(sides.m, kWarpRows * variant.warps_n), divide_up(groups, variant.warps_m),
+                  variant.split ? kSlices : 1},
+                 {lanes, 1, 1}, halves.terms.buffer(), halves.terms.offset(), halves.back.buffer(),
+                 halves.back.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
+                 ends.add_at, ends.add_stride, ends.has_add, parts.buffer(), variant.split ? parts.offset() : ends.y_at,
+                 sides.m, sides.n, sides.k, variant.split ? packed : ends.y_stride, groups);
+  if (!variant.split) return;
+  device->launch(device->kernel("matmul_tensor_many", "tensor_join", variant.options()),
+                 {round_up(sides.n, kLanes), static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, parts.buffer(),
+                 parts.offset(), halves.back.buffer(), halves.back.offset(), ends.added.buffer(), ends.add_at,
+                 ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, packed, ends.y_stride);
+}
+
+}  // namespace
+
+std::string TensorVariant::options() const {
+  std::string text = join("-DSTORED=", static_cast<int>(stored));
+  if (rows > 0) {
+    text += join(" -DROWS=", rows);
+  } else {
+    text += join(" -DWARPS_M=", warps_m, " -DWARPS_N=", warps_n, " -DSPLIT=", split ? 1 : 0,
+                 " -DSAVE_LOCALLY=", saves_locally ? 1 : 0);
+  }
+  text += join(" -DRING_BYTES=", ring_bytes);
+  if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
+  return text;
+}
+
+std::string TensorVariant::key() const { return join(rows > 0 ? "matmul_tensor " : "matmul_tensor_many ", options()); }
+
+// Few rows wait for memory: the groups that run at a time share local memory, so that as much as possible is on its
+// way. Up to 64 rows, each unit is to have two groups at least; of more, half of the units are to be busy.
+TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, WeightDType stored,
+                            std::optional<Activation> gated) {
+  TensorVariant variant{stored, gated};
+  const std::size_t units = std::max<std::size_t>(limits.units, 1);
+  // Of one of so many groups of a unit, each of which has `other` bytes besides, and the driver's 1 KiB.
+  const auto ring = [&](std::size_t groups, std::size_t other, std::size_t least, std::size_t most) {
+    constexpr std::size_t kStep = 4096;
+    const std::size_t share = limits.local_bytes / std::max<std::size_t>(groups, 1);
+    return std::clamp(share > other ? (share - other) / kStep * kStep : 0, least, most);
+  };
+  if (sides.m <= kFewRows) {
+    variant.rows = sides.m == 1 ? 1 : kFewRows;
+    variant.ring_bytes =
+        ring(divide_up(packed_outputs(sides, gated.has_value()) / kUnit, units), 2048, kLeastRing, kMostRing);
+    return variant;
+  }
+  variant.warps_n = sides.m <= kWarpRows ? 1 : 2;
+  const std::size_t groups = groups_of(variant, sides), lanes = lanes_of(variant);
+  variant.split = sides.m <= 2 * kWarpRows ? groups < 2 * units : 2 * groups <= units;
+  // A unit has the registers of 8 such warps; a lane saves 64 sums.
+  variant.ring_bytes = ring(256 / lanes, 256 * lanes + 2048, kManyRing / 2, kManyRing);
+  return variant;
+}
+
+bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexcept {
+  const bool halves = stored == WeightDType::kFloat16 || is_quantised(stored);
+  return halves && sides.k % kUnit == 0 && x.offset() % 4 == 0;
+}
+
+namespace bare {
+
+void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& add, const Tensor& y, const Columns& columns) {
+  ensure(panels.offset() * size_of(panels.dtype()) % 16 == 0, "matmul_tensor", "panels: got offset ", panels.offset(),
+         ", allowed multiples of 16 bytes");
+  const Ends ends = ends_of(x, add, y, columns);
+  if (variant.rows > 0) {
+    few(variant, x, panels, sides, ends, y);
+  } else {
+    many(variant, x, panels, sides, ends, y);
+  }
+}
+
+}  // namespace bare
+
+// What a group may have of local memory shows when it is tried: then with as much as every device allows.
+bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
+                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
+  const cl::DevicePtr& device = x.device();
+  if (!tensor_cores(*device) || !tensor_takes(x, sides, stored)) return false;
+  const TensorLimits limits{device->info().compute_units, local_bytes_of_unit(*device)};
+  TensorVariant variant = choose_tensor(limits, sides, stored, gated);
+  const auto works = [&] {
+    return variant_works(device, variant.key(), [&] { return tensor_agrees(device, variant); });
+  };
+  if (!works()) {
+    if (variant.ring_bytes == kLeastRing && variant.rows > 0) return false;
+    variant.ring_bytes = kLeastRing;
+    variant.saves_locally = false;
+    if (!works()) return false;
+  }
+  bare::matmul_tensor(variant, x, panels, sides, add, y, columns);
+  return true;
+}
+
+}  // namespace kvtrie::ops

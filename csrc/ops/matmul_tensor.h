@@ -1,0 +1,54 @@
+// Private to ops/: products of packed weights by NVIDIA's matrix instructions (kernels/matmul_tensor.cl,
+// matmul_tensor_many.cl).
+//
+// The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. Up to 8
+// rows are one launch. More are made halves first, by a launch of their own; and where there would be fewer groups than
+// the device has units for, each group takes a slice of k, and one more launch adds these.
+//
+// Every form sums alike, so a row's bits do not depend on the rows beside it. A form that fails its self-test is
+// replaced by the work-group family (matmul_group.h), whose sums are rounded otherwise.
+//
+// Threads: every function may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ops/matmul_enqueue.h"
+
+namespace kvtrie::ops {
+
+struct TensorVariant {
+  WeightDType stored = WeightDType::kFloat16;
+  std::optional<Activation> gated;
+  std::int32_t rows = 0;                  // of a group: 1 or 8; 0: many, 32 warps_n
+  std::int32_t warps_m = 2, warps_n = 2;  // of many: warps of 64 packed outputs x 32 rows
+  bool split = false;                     // of many: a group for each slice of k
+  std::size_t ring_bytes = 0;             // of local memory, for what is on its way
+  bool saves_locally = true;              // of many: sums of earlier slices in local memory, not in registers
+  std::string options() const;
+  std::string key() const;  // for self-tests
+};
+
+// Compute units of a device, and local memory that the groups of one share.
+struct TensorLimits {
+  std::size_t units = 1, local_bytes = 0;
+};
+// REQUIRES: tensor_takes.
+TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, WeightDType stored,
+                            std::optional<Activation> gated);
+// Whether there is a form for such a product at all: by type, by k and by where x begins.
+bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexcept;
+
+namespace bare {
+// `add`: [columns], [m, columns] or undefined; undefined where gated.
+void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& add, const Tensor& y, const Columns& columns);
+}  // namespace bare
+
+// Whether matrix instructions took the product. REQUIRES: checked arguments.
+bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
+                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns);
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,181 @@
+// y[m][n] = sum_k x[m][k] * w[n][k] for packed weights by NVIDIA's matrix instructions. k is a multiple of 32.
+//
+// Weights are read as they are packed (matmul_tensor_stored.clh): float16, q8_0 or blocks of 4 to 6 bits, all of which
+// halves hold exactly. A number of x becomes two halves, `high` + `low`, after its row was multiplied by a power of two
+// (row_exponent), so two multiplications have 22 of float32's 24 bits, whatever the row's size.
+//
+// One order of sums for any number of rows, so that a row's bits do not depend on the rows beside it:
+//
+//     block   32 k     one chain of the matrix unit: high and low of the first 16 k, then of the others, from 0
+//     slice   a quarter of the blocks: ascending float32 sums of its blocks, scaled where the type has scales
+//     y       (((0 + p_0) + p_1) + p_2) + p_3, divided by the row's power of two, plus `add`
+//
+//   tensor_few      up to 8 rows. A warp takes a slice of 32 outputs, and waits for no other's:
+//
+//                       | block 7: w, x | block 8: w, x | block 9 ..      on their way into a ring of its own
+//                       lane 4 g + t makes halves of k 4 t .. 4 t + 3 of row g, as it needs them
+//
+//   tensor_split, tensor_many, tensor_join   more rows: matmul_tensor_many.cl
+//
+// GATED as in kernels/matmul_group.cl: of each 64 packed outputs 16 of the gate and 16 of the other take turns.
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef ROWS
+#define ROWS 8  // of a group: 1 or 8
+#endif
+
+#include "matmul_tensor.clh"
+
+#define FEW_LANES 128  // a warp for each slice
+#define FEW_X_BYTES (ROWS * UNIT_K * 4)
+#define FEW_BYTES (UNIT_BYTES + FEW_X_BYTES)                   // of a block
+#define AT_ONCE (RING_BYTES / SLICES / FEW_BYTES < 4 ? 1 : 2)  // blocks of a stage
+#define FEW_STAGES (RING_BYTES / SLICES / (AT_ONCE * FEW_BYTES))
+#define FEW_RING (FEW_STAGES * AT_ONCE * FEW_BYTES)  // of a warp
+#define FEW_X_LOADS ((ROWS * 8 + WARP - 1) / WARP)
+#define FEW_LOADS ((UNIT_CHUNKS + WARP - 1) / WARP)
+
+// The power of two of each of a group's ROWS rows, by all its lanes. `tops` [SLICES][ROWS].
+INLINE void find_tops(const __global float* x, int m0, int m_size, int k_size, int lane, __local float* tops) {
+  float top[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) top[r] = 0.0f;
+  for (int k = lane * 4; k < k_size; k += FEW_LANES * 4) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      top[r] = fmax(top[r], largest_of_4(*(const __global float4*)(x + (ulong)min(m0 + r, m_size - 1) * k_size + k)));
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    top[r] = largest_of_warp(top[r]);
+    if (lane % WARP == 0) tops[lane / WARP * ROWS + r] = top[r];
+  }
+}
+INLINE int exponent_of(__local const float* tops, int row) {
+  float top = tops[row];
+#pragma unroll
+  for (int s = 1; s < SLICES; ++s) top = fmax(top, tops[s * ROWS + row]);
+  return row_exponent(top);
+}
+
+// Adds `count` blocks that are there, x beside the units: two at a time hide what one waits for.
+INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l, int g, float factor,
+                            float sums[][4]) {
+  const int x_at = UNIT_BYTES + g * 128 + l % 4 * 16, swap = g % 2 * 64;
+  Rows8 x[2];
+  uint raw[2][RAW];
+#pragma unroll
+  for (int b = 0; b < count; ++b) {
+    read_unit(at + b * FEW_BYTES, l, raw[b]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      split_4(*(const __local float4*)(here + b * FEW_BYTES + x_at + (64 * h ^ swap)), factor, x[b].high + 2 * h,
+              x[b].low + 2 * h);
+  }
+#pragma unroll
+  for (int b = 0; b < count; ++b) {
+    uint a[2][8];
+    Factors factors[2][2];
+    float all[4];
+#if HAS_SHIFT
+    add_rows(x + b, all);
+#endif
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int tile = i / 2, h = i % 2;
+      fragment(raw[b], here + b * FEW_BYTES, tile, h, l / 4, a[tile] + 4 * h);
+#if HAS_FACTORS
+      if (h < SUBS) factors[tile][h] = factors_of(here + b * FEW_BYTES, tile, h, l / 4);
+#endif
+    }
+    add_products(2, a, factors, x + b, all, sums);
+  }
+}
+
+// Global size (128 * units of 32 packed outputs, ceil(M / ROWS)), local size (128, 1).
+__kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
+    __global const float* restrict x, ulong x_offset, __global const uchar* restrict w, ulong w_offset,
+    __global const float* restrict add, ulong add_offset, ulong add_stride, int has_add, __global float* restrict y,
+    ulong y_offset, int m_size, int n_size, int k_size, int y_stride) {
+  __local uchar rings[SLICES * FEW_RING] __attribute__((aligned(128)));
+  __local float tops[SLICES * ROWS];
+  const int lane = get_local_id(0), l = lane % WARP, warp = lane / WARP, m0 = (int)get_group_id(1) * ROWS;
+  const int unit_at = get_group_id(0), blocks = k_size / UNIT_K;
+  const int begin = slice_begin(warp, blocks), end = slice_begin(warp + 1, blocks);
+  const __global uchar* group = w + w_offset + unit_at / 2 * GROUP_BYTES(k_size);
+  __local uchar* ring = rings + warp * FEW_RING;
+  const uint ring_at = ADDRESS(ring);
+  x += x_offset;
+  Chunk chunks[FEW_LOADS];
+#pragma unroll
+  for (int j = 0; j < FEW_LOADS; ++j) chunks[j] = chunk_of(min(l + j * WARP, UNIT_CHUNKS - 1), unit_at % 2);
+  const __global float* rows[FEW_X_LOADS];  // 16 bytes of a row: those of rows r and r + 1 lie in other banks
+  uint rows_to[FEW_X_LOADS];
+#pragma unroll
+  for (int j = 0; j < FEW_X_LOADS; ++j) {
+    const int i = (l + j * WARP) % (ROWS * 8), r = i / 8, c = i % 8;
+    rows[j] = x + (ulong)min(m0 + r, m_size - 1) * k_size + c * 4;
+    rows_to[j] = UNIT_BYTES + r * 128 + (c ^ r % 2 * 4) * 16;
+  }
+#define FEW_BRING(stage, block)                                                                       \
+  _Pragma("unroll") for (int b_ = 0; b_ < AT_ONCE; ++b_) {                                            \
+    if ((block) + b_ < end) {                                                                         \
+      const uint to_ = ring_at + ((stage)*AT_ONCE + b_) * FEW_BYTES;                                  \
+      _Pragma("unroll") for (int j_ = 0; j_ < FEW_X_LOADS; ++j_) {                                    \
+        COPY_16_IF(ROWS == 8 || l < ROWS * 8, to_ + rows_to[j_], rows[j_] + ((block) + b_) * UNIT_K); \
+      }                                                                                               \
+      bring_unit(chunks, FEW_LOADS, group, (block) + b_, to_, l, WARP);                               \
+    }                                                                                                 \
+  }
+#pragma unroll
+  for (int s = 0; s < FEW_STAGES - 1; ++s) {
+    FEW_BRING(s, begin + AT_ONCE * s);
+    COMMIT();
+  }
+  find_tops(x, m0, m_size, k_size, lane, tops);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int g = ROWS > 1 ? l / 4 : 0;
+  const float factor = power_of_two(exponent_of(tops, g));
+  float sums[2][4] = {{0.0f, 0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+  int stage = 0;
+  for (int block = begin; block < end; block += AT_ONCE) {
+    ARRIVED(FEW_STAGES - 2);
+    SYNC_WARP();  // the blocks are there, and nobody reads those before them any more
+    const int to = stage == 0 ? FEW_STAGES - 1 : stage - 1;
+    FEW_BRING(to, block + AT_ONCE * (FEW_STAGES - 1));
+    COMMIT();
+    const int at = stage * AT_ONCE * FEW_BYTES;
+    if (AT_ONCE == 2 && block + 1 < end)
+      multiply_blocks(2, ring_at + at, ring + at, l, g, factor, sums);
+    else
+      multiply_blocks(1, ring_at + at, ring + at, l, g, factor, sums);
+    if (++stage == FEW_STAGES) stage = 0;
+  }
+  ARRIVED(0);
+  SYNC_WARP();
+  __local float* parts = (__local float*)rings;  // [slice], a ring apart: [ROWS][32]
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int r = l % 4 * 2 + c % 2;
+      if (r < ROWS) parts[warp * FEW_RING / 4 + r * UNIT_OUTPUTS + tile * 16 + OUTPUT_OF(l / 4, c / 2)] = sums[tile][c];
+    }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#define TOTAL(to, r, output)                                                                                      \
+  float to = 0.0f;                                                                                                \
+  _Pragma("unroll") for (int s = 0; s < SLICES; ++s) to += parts[s * FEW_RING / 4 + (r)*UNIT_OUTPUTS + (output)]; \
+  to *= power_of_two(-exponent_of(tops, r))
+  for (int i = lane; i < ROWS * UNIT_OUTPUTS; i += FEW_LANES) {
+    const int r = i / UNIT_OUTPUTS, output = i % UNIT_OUTPUTS, m = m0 + r;
+    if (m >= m_size || (GATED && output >= 16)) continue;
+    TOTAL(sum, r, output);
+#if GATED
+    TOTAL(up, r, output + 16);
+#else
+    const float up = 0.0f;
+#endif
+    finish(sum, up, unit_at * UNIT_OUTPUTS + output, add + add_offset + (ulong)m * add_stride, has_add,
+           y + y_offset + (ulong)m * y_stride, n_size);
+  }
+}
