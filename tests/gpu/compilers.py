@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolchain import BUILD, CLANG, KERNELS, LIBCLC, OCLOC, PTXAS, environment
-from variants import Variant
+from variants import FOR_NVIDIA, Variant
 
 NVIDIA = ("sm_80", "sm_86", "sm_89", "sm_90")
 AMD = ("gfx1030", "gfx1100", "gfx942")
@@ -165,6 +165,8 @@ def compile_for(architectures: tuple[str, ...], variant: Variant) -> dict[str, d
     made = {}
     ptx = ptx_of(variant) if set(architectures) & set(NVIDIA) else None
     for architecture in architectures:
+        if architecture not in NVIDIA and variant.program in FOR_NVIDIA:
+            continue
         if architecture in NVIDIA:
             assert ptx is not None
             found = _nvidia(variant, architecture, ptx)

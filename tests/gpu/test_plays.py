@@ -11,15 +11,19 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import compilers
+import plays
 import ptx
 import toolchain
-from plays import PLAYS, Case
+from plays import Case
+from tensor_plays import TENSOR_PLAYS, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
+PLAYS = [*plays.PLAYS, *TENSOR_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 
@@ -36,6 +40,25 @@ def program_of(case: Case) -> ptx.Program:
 @pytest.mark.parametrize("case", PLAYS, ids=lambda case: case.name)
 def test_a_kernel_computes_what_numpy_does(case: Case, seed: int) -> None:
     case.play(program_of(case), seed)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("stored", [1, 3, 8, 10])
+def test_a_row_has_the_same_bits_in_every_form(stored: int, gated: bool) -> None:
+    """Alone, among 8, among many, and with a group for each slice of k."""
+    product = Product(4, 40, 320 if stored < 4 else 512, stored, gated)
+
+    def program(variant: Variant, entry: str) -> ptx.Program:
+        return ptx.Program(text_of(variant), entry)
+
+    alone, _ = product.few(program(few_variant(stored, 1, gated), "tensor_few"), 1, 1)
+    among, _ = product.few(program(few_variant(stored, 8, gated), "tensor_few"), 2, 8)
+    many, _ = product.many(program(many_variant(stored, (1, 1), gated=gated), "tensor_many"), 3, (1, 1), False)
+    slices = many_variant(stored, (2, 2), True, gated)
+    parts, _ = product.many(program(slices, "tensor_many"), 4, (2, 2), True)
+    joined, _ = product.join(program(slices, "tensor_join"), 5, parts)
+    for each in (among, many, joined):
+        assert (each.view(np.uint32) == alone.view(np.uint32)).all()
 
 
 def removed() -> list[tuple[Case, int]]:

@@ -26,6 +26,10 @@ NOT_ON_GPUS = {
 }
 
 
+# By instructions of NVIDIA's that other compilers do not know: kernels/tensor_core.clh.
+FOR_NVIDIA = ("matmul_tensor", "matmul_tensor_many")
+
+
 class Variant(NamedTuple):
     """kernels/``program``.cl with ``options``; a device launches its kernels ``entries``, ``lanes`` to a group."""
 
@@ -59,6 +63,28 @@ def _products() -> list[Variant]:
         made.append(Variant("matmul_group", (*gated, "LANES=128"), ("matmul_few", "matmul_many"), 128))
         made.append(Variant("matmul_group", (*gated, "LANES=256"), ("matmul_many",), 256))
         made.append(Variant("matmul_group", (f"STORED={stored}", "X4=0", "LANES=32"), ("embed",), 32))
+    return made
+
+
+def _tensor_products() -> list[Variant]:
+    """matmul_tensor.cl and matmul_tensor_many.cl with the local memory that every device allows.
+
+    All types of weights for one row and for many; all forms of float16, q8_0 and q4_K.
+    """
+    made = []
+    for stored in (1, *range(3, 11)):
+        few, many = f"STORED={stored}", (f"STORED={stored}", "SAVE_LOCALLY=0")
+        made.append(Variant("matmul_tensor", (few, "ROWS=1"), ("tensor_few",), 128))
+        made.append(
+            Variant("matmul_tensor_many", (*many, "WARPS_N=2", "SPLIT=0"), ("tensor_many", "tensor_split"), 128)
+        )
+        if stored not in (1, 3, 8):
+            continue
+        made.append(Variant("matmul_tensor", (few, "ROWS=8"), ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor", (few, "ROWS=8", "GATED=1"), ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor_many", (*many, "WARPS_N=1", "SPLIT=1"), ("tensor_many", "tensor_join"), 64))
+        small = (few, "SAVE_LOCALLY=1", "WARPS_M=1", "WARPS_N=1", "SPLIT=0", "GATED=1")
+        made.append(Variant("matmul_tensor_many", small, ("tensor_many",), 32))
     return made
 
 
@@ -102,4 +128,4 @@ def _small() -> list[Variant]:
     ]
 
 
-VARIANTS = [*_products(), *_attention(), *_small()]
+VARIANTS = [*_products(), *_tensor_products(), *_attention(), *_small()]

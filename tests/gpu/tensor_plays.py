@@ -1,0 +1,288 @@
+"""Plays of products by matrix instructions (kernels/matmul_tensor.cl), with weights of each type as they are packed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ptx
+from plays import Case
+from variants import Variant
+
+SLICES = 4
+
+
+class Blocks(NamedTuple):
+    """A type of kernels/quants.clh: bits above 4, numbers of a super-block and of a sub-block, what q is less by."""
+
+    high: int
+    super_: int
+    sub: int
+    zero: int | None
+
+
+BLOCKS = {
+    4: Blocks(0, 32, 32, 8),
+    5: Blocks(0, 32, 32, None),
+    6: Blocks(1, 32, 32, 16),
+    7: Blocks(1, 32, 32, None),
+    8: Blocks(0, 256, 32, None),
+    9: Blocks(1, 256, 32, None),
+    10: Blocks(2, 256, 16, 32),
+}
+
+
+class Weights(NamedTuple):
+    """A weight as it is packed, and the numbers [outputs][k] that it stands for; outputs are whole groups of 64."""
+
+    packed: Any
+    numbers: Any
+
+
+def _halves(n: int, k: int, random: Any) -> Weights:
+    w = (random.standard_normal((n, k)) * 0.05).astype(np.float16)
+    return Weights(np.ascontiguousarray(w.reshape(n // 64, 64, k).transpose(0, 2, 1)), w.astype(np.float64))
+
+
+def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
+    d = (random.random((n, k // 32)) * 0.01 + 1e-3).astype(np.float16)
+    q = random.integers(-127, 128, (n, k // 32, 32), np.int8)
+    parts = []
+    for group in range(0, n, 64):
+        for block in range(k // 32):
+            parts += [d[group : group + 64, block].tobytes(), q[group : group + 64, block].T.tobytes()]
+    return Weights(np.frombuffer(b"".join(parts), np.uint8), (q * d[..., None].astype(np.float64)).reshape(n, k))
+
+
+def _sub_block(q: Any, high: int) -> bytes:
+    """q [64][numbers of a sub-block]: words of the bits above 4, then two k of 64 outputs to a line."""
+    words = np.zeros(64, np.uint32)
+    if high:
+        for k in range(q.shape[1]):
+            words |= (q[:, k].astype(np.uint32) >> 4) << np.uint32(high * k)
+    low = q & 15
+    lines = (low[:, 0::2] | low[:, 1::2] << 4).T
+    return (words.tobytes() if high else b"") + np.ascontiguousarray(lines, np.uint8).tobytes()
+
+
+def _bytes_of_blocks(n: int, k: int, stored: int, random: Any) -> Weights:
+    kind = BLOCKS[stored]
+    supers, subs = k // kind.super_, kind.super_ // kind.sub
+    d, m = ((random.random((n, supers)) * 0.01 + 1e-3).astype(np.float16) for _ in range(2))
+    signed = kind.zero is not None
+    s = random.integers(-127 if signed else 0, 128 if signed else 64, (n, supers, subs)).astype(np.int64)
+    t = random.integers(0, 64, (n, supers, subs)).astype(np.int64)
+    q = random.integers(0, 16 << kind.high, (n, supers, subs, kind.sub)).astype(np.int64)
+    parts = []
+    for group in range(0, n, 64):
+        rows = slice(group, group + 64)
+        for at in range(supers):
+            parts.append(d[rows, at].tobytes())
+            if not signed:
+                parts.append(m[rows, at].tobytes())
+            for sub in range(subs):
+                if kind.super_ == 256:
+                    parts.append(s[rows, at, sub].astype(np.int8).tobytes())
+                    if not signed:
+                        parts.append(t[rows, at, sub].astype(np.uint8).tobytes())
+                parts.append(_sub_block(q[rows, at, sub], kind.high))
+    scale, shift = d[:, :, None].astype(np.float64), m[:, :, None].astype(np.float64)
+    if kind.super_ == 256:
+        scale, shift = scale * s, -shift * t
+    shift = -scale * kind.zero if kind.zero is not None else shift
+    numbers = (scale[..., None] * q + shift[..., None]).reshape(n, k)
+    return Weights(np.frombuffer(b"".join(parts), np.uint8), numbers)
+
+
+def weights(n: int, k: int, stored: int) -> Weights:
+    """Random ones of a type."""
+    random = np.random.default_rng(stored)
+    if stored == 1:
+        return _halves(n, k, random)
+    return _bytes_of_8_bits(n, k, random) if stored == 3 else _bytes_of_blocks(n, k, stored, random)
+
+
+# The k that lies at each place of 16 (matmul_tensor_stored.clh).
+_K_AT = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
+
+
+def split(x: Any) -> tuple[Any, Any]:
+    """tensor_split: halves [high, low][rows][k], and what sums are multiplied by."""
+    top = np.abs(x).max(-1)
+    exponent = np.minimum(141 - (top.view(np.uint32) >> 23).astype(np.int64), 126)
+    scaled = (x * np.exp2(exponent.astype(np.float64))[:, None]).astype(np.float32)
+    high = scaled.astype(np.float16)
+    low = (scaled - high.astype(np.float32)).astype(np.float16)
+    placed = np.stack([high, low]).reshape(2, len(x), -1, 16)[..., _K_AT]
+    return np.ascontiguousarray(placed.reshape(2, len(x), -1)), np.exp2(-exponent.astype(np.float64)).astype(np.float32)
+
+
+def numbers(rows: int, k: int) -> Any:
+    """x: rows of very different sizes, one of zeros where there are three."""
+    x = np.random.default_rng(7).standard_normal((rows, k)).astype(np.float32)
+    x *= np.exp2(np.arange(rows) % 5 * 13.0 - 20.0).astype(np.float32)[:, None]
+    if rows > 2:
+        x[2] = 0
+    return x
+
+
+def _put(memory: ptx.GlobalMemory, given: list[Any]) -> list[Any]:
+    return [memory.put(each) if isinstance(each, np.ndarray) else each for each in given]
+
+
+class Product:
+    """One product of ``rows`` rows by each of its kernels; n is no multiple of 64 outputs. ``gated``: two weights."""
+
+    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False) -> None:
+        self.rows, self.n, self.k, self.stored, self.gated = rows, n, k, stored, gated
+        self.packed_outputs = -(-n // 16) * 32 if gated else n
+        self.groups = -(-self.packed_outputs // 64)
+        self.x, self.w = numbers(rows, k), weights(self.groups * 64, k, stored)
+        self.add = np.random.default_rng(9).standard_normal(n).astype(np.float32) * 1e-3
+        self.halves, self.back = split(self.x)
+
+    def wanted(self) -> Any:
+        sums = self.x.astype(np.float64) @ self.w.numbers.T
+        if not self.gated:
+            return sums[:, : self.n] + self.add
+        pairs = sums.reshape(self.rows, -1, 2, 16)
+        gate, up = (pairs[:, :, i].reshape(self.rows, -1)[:, : self.n] for i in range(2))
+        return gate * (1 + np.tanh(gate / 2)) / 2 * up
+
+    def check(self, y: Any, bound: float) -> None:
+        """Each row by itself: its relative error in the Frobenius norm; a row of zeros is ``add``."""
+        wanted = self.wanted()
+        for row in range(self.rows):
+            size = (
+                np.linalg.norm(self.x[row].astype(np.float64)) * np.abs(self.w.numbers).mean() if not self.gated else 0
+            )
+            scale = max(np.linalg.norm(wanted[row]), size)
+            error = np.linalg.norm(y[row] - wanted[row]) / scale if scale else np.abs(y[row]).max()
+            assert error <= bound, f"row {row}: relative error: got {error:.1e}, allowed {bound:.1e}"
+
+    def _ends(self) -> list[Any]:
+        return [self.add, 0, 0, 0 if self.gated else 1]
+
+    def joined(self, parts: Any) -> Any:
+        """What tensor_join makes of the parts of each slice."""
+        sums = np.zeros(parts.shape[1:], np.float32)
+        for part in parts:
+            sums = sums + part
+        return sums[:, : self.n] * self.back[:, None] + self.add
+
+    def parts(self) -> Any:
+        """Of each slice the products, multiplied as the halves are."""
+        blocks = -(-self.k // 32)
+        cuts = [min(i * -(-blocks // SLICES), blocks) * 32 for i in range(SLICES + 1)]
+        scaled = self.x / self.back[:, None].astype(np.float64)
+        made = [scaled[:, a:b] @ self.w.numbers[:, a:b].T for a, b in zip(cuts, cuts[1:])]
+        return np.stack(made).astype(np.float32)
+
+    def few(self, program: ptx.Program, seed: int, rows_of_group: int) -> tuple[Any, ptx.Report]:
+        memory = ptx.GlobalMemory()
+        y = memory.put(np.full((self.rows, self.n), np.nan, np.float32))
+        given = [self.x, 0, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k, self.n]
+        grid = (-(-self.packed_outputs // 32), -(-self.rows // rows_of_group), 1)
+        report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
+        return memory.get(y, (self.rows, self.n), np.float32), report
+
+    def many(self, program: ptx.Program, seed: int, warps: tuple[int, int], slices: bool) -> tuple[Any, ptx.Report]:
+        """y, or the parts of each slice."""
+        memory = ptx.GlobalMemory()
+        packed = self.groups * 64
+        shape = (SLICES, self.rows, packed) if slices else (self.rows, self.n)
+        y = memory.put(np.full(shape, np.nan, np.float32))
+        given = [self.halves, 0, self.back, 0, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k,
+                 shape[-1], self.groups]  # fmt: skip
+        grid = (-(-self.rows // (32 * warps[1])), -(-self.groups // warps[0]), SLICES if slices else 1)
+        lanes = 32 * warps[0] * warps[1]
+        report = ptx.Launch(program, grid, (lanes, 1, 1), _put(memory, given), seed).run(memory, resident=2)
+        return memory.get(y, shape, np.float32), report
+
+    def join(self, program: ptx.Program, seed: int, parts: Any) -> tuple[Any, ptx.Report]:
+        memory = ptx.GlobalMemory()
+        y = memory.put(np.full((self.rows, self.n), np.nan, np.float32))
+        given = [parts, 0, self.back, 0, *self._ends(), y, 0, self.rows, self.n, self.groups * 64, self.n]
+        grid = (-(-self.n // 128), self.rows, 1)
+        report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
+        return memory.get(y, (self.rows, self.n), np.float32), report
+
+
+# ---- the list ------------------------------------------------------------------------------------------------------
+
+_BOUND = 3e-7  # two halves have 22 bits, and sums are of float32
+
+
+def few_variant(stored: int, rows: int, gated: bool = False) -> Variant:
+    options = (f"STORED={stored}", f"ROWS={rows}", *(("GATED=1",) if gated else ()))
+    return Variant("matmul_tensor", options, ("tensor_few",), 128)
+
+
+def many_variant(stored: int, warps: tuple[int, int], slices: bool = False, gated: bool = False) -> Variant:
+    options = (f"STORED={stored}", "SAVE_LOCALLY=0", f"WARPS_M={warps[0]}", f"WARPS_N={warps[1]}")
+    options += (f"SPLIT={int(slices)}", *(("GATED=1",) if gated else ()))
+    return Variant("matmul_tensor_many", options, ("tensor_many", "tensor_join"), 32 * warps[0] * warps[1])
+
+
+_ELSEWHERE = "the last one of a warp: its sums take the place of blocks that were read long ago, in so short a slice"
+
+
+def _few(product: Product, rows: int, unseen: tuple[tuple[int, str], ...] = ()) -> Case:
+    def play(program: ptx.Program, seed: int) -> ptx.Report:
+        y, report = product.few(program, seed, rows)
+        product.check(y, _BOUND)
+        return report
+
+    return Case(few_variant(product.stored, rows, product.gated), "tensor_few", play, unseen)
+
+
+def _many(product: Product, warps: tuple[int, int], slices: bool = False) -> Case:
+    """y; with ``slices`` what tensor_join is to make of the parts."""
+
+    def play(program: ptx.Program, seed: int) -> ptx.Report:
+        y, report = product.many(program, seed, warps, slices)
+        product.check(product.joined(y) if slices else y, _BOUND)
+        return report
+
+    return Case(many_variant(product.stored, warps, slices, product.gated), "tensor_many", play)
+
+
+def _split(product: Product) -> Case:
+    def play(program: ptx.Program, seed: int) -> ptx.Report:
+        memory = ptx.GlobalMemory()
+        halves, back = memory.put(np.zeros_like(product.halves)), memory.put(np.zeros_like(product.back))
+        given = [product.x, 0, halves, 0, back, 0, product.rows, product.k]
+        launched = ptx.Launch(program, (1, product.rows, 1), (128, 1, 1), _put(memory, given), seed)
+        report = launched.run(memory, resident=2)
+        assert (memory.get(halves, product.halves.shape, np.float16) == product.halves).all()
+        assert (memory.get(back, product.back.shape, np.float32) == product.back).all()
+        return report
+
+    return Case(many_variant(product.stored, (2, 2)), "tensor_split", play)
+
+
+def _join(product: Product) -> Case:
+    def play(program: ptx.Program, seed: int) -> ptx.Report:
+        parts = product.parts()
+        y, report = product.join(program, seed, parts)
+        product.check(y, _BOUND)
+        return report
+
+    return Case(many_variant(product.stored, (2, 1), True, product.gated), "tensor_join", play)
+
+
+TENSOR_PLAYS: list[Case] = [
+    *[_few(Product(3, 72, 320, stored), 8) for stored in (1, 3)],
+    *[_few(Product(3, 72, 512, stored), 8, ((2, _ELSEWHERE),)) for stored in (5, 9, 10)],
+    _few(Product(1, 72, 544, 1), 1),
+    _few(Product(1, 72, 256, 8), 1),
+    _few(Product(9, 40, 320, 3, gated=True), 8),
+    _many(Product(70, 72, 320, 1), (1, 2)),
+    _many(Product(33, 72, 256, 8), (2, 1)),
+    _many(Product(9, 72, 320, 3), (2, 1), slices=True),
+    _many(Product(9, 40, 320, 1, gated=True), (1, 1)),
+    _split(Product(3, 64, 544, 1)),
+    _join(Product(3, 200, 64, 1)),
+    _join(Product(3, 72, 64, 1, gated=True)),
+]
