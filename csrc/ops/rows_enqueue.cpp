@@ -48,8 +48,11 @@ void softmax(const Tensor& x, const Tensor& y) {
   launch_rows(x, "rows", "softmax", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
 }
 
-void argmax(const Tensor& x, const Tensor& y) {
-  launch_rows(x, "rows", "argmax", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
+void argmax(const Tensor& x, const Tensor& y, std::int32_t lanes) {
+  cl::Device& device = *x.device();
+  const std::size_t group = lanes;
+  device.launch(device.kernel("rows", "argmax", join("-DLANES=", lanes, row_option(device))), {group, row_count(x), 0},
+                {group, 1, 0}, x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
 }
 
 void unary(const std::string& op, const Tensor& a, const Tensor& y) {

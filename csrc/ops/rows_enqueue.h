@@ -18,7 +18,7 @@ void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, co
 void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y);
 void l2_norm(const Tensor& x, float eps, const Tensor& y);
 void softmax(const Tensor& x, const Tensor& y);
-void argmax(const Tensor& x, const Tensor& y);
+void argmax(const Tensor& x, const Tensor& y, std::int32_t lanes);
 void unary(const std::string& op, const Tensor& a, const Tensor& y);
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
 void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);

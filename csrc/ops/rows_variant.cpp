@@ -1,5 +1,7 @@
 #include "ops/rows_variant.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -194,17 +196,32 @@ void launch_softmax(const Tensor& x, const Tensor& y) {
   bare::softmax(x, y);
 }
 
+namespace {
+
+bool argmax_agrees(const cl::DevicePtr& device, std::int32_t lanes) {
+  const SmallRows small(device);
+  const Tensor found = Tensor::empty(device, DType::kInt32, {kRows});
+  bare::argmax(small.x_tensor, found, lanes);
+  std::vector<std::int32_t> got(kRows);
+  found.copy_to_host(got.data());
+  return got == reference::argmax(small.x, kDim);
+}
+
+}  // namespace
+
+// One row of a whole vocabulary is the common case: a group as large as the device allows, where it has several lanes.
 void launch_argmax(const Tensor& x, const Tensor& y) {
+  constexpr std::uint32_t kMost = 512;
   const cl::DevicePtr& device = x.device();
-  require_variant(device, lanes_key("rows", "argmax", device), [&] {
-    const SmallRows small(device);
-    const Tensor found = Tensor::empty(device, DType::kInt32, {kRows});
-    bare::argmax(small.x_tensor, found);
-    std::vector<std::int32_t> got(kRows);
-    found.copy_to_host(got.data());
-    return got == reference::argmax(small.x, kDim);
-  });
-  bare::argmax(x, y);
+  const std::int32_t lanes = lanes_for(*device);
+  const auto key = [&](std::int32_t of) { return join("rows argmax -DLANES=", of, row_option(*device)); };
+  const auto wide = static_cast<std::int32_t>(std::bit_floor(std::min(device->info().max_work_group, kMost)));
+  if (lanes > 1 && wide > lanes && variant_works(device, key(wide), [&] { return argmax_agrees(device, wide); })) {
+    bare::argmax(x, y, wide);
+    return;
+  }
+  require_variant(device, key(lanes), [&] { return argmax_agrees(device, lanes); });
+  bare::argmax(x, y, lanes);
 }
 
 void launch_unary(const std::string& op, const Tensor& a, const Tensor& y) {

@@ -109,6 +109,7 @@ def _small() -> list[Variant]:
     conv = ("CONV_STATE=0", "CONV_WIDTH=4", "CONV_BLOCK=1", *_ROW)
     return [
         Variant("rows", _LANES, norms, 64),
+        Variant("rows", ("LANES=512", "ROW_VW=4"), ("argmax",), 512),
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
         Variant("experts", _LANES, ("route", "scale_rows", "weighted_sum"), 64),
