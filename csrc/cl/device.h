@@ -58,6 +58,7 @@ struct DeviceInfo {
   std::uint64_t global_bytes = 0, max_alloc_bytes = 0, local_bytes = 0;
   std::uint32_t compute_units = 0, max_work_group = 0, alignment_bytes = 0;
   std::uint32_t float_vector_width = 0;  // as the driver says, native
+  std::uint32_t compute_capability = 0;  // NVIDIA's, 10 times major plus minor: 90 for 9.0; 0: another architecture
   std::uint32_t index = 0;               // position in list_devices()
   std::string pose;                      // what it poses as; empty: itself
 };

@@ -46,6 +46,14 @@ bool has_word(const std::string& list, const std::string& word) {
   return (" " + list + " ").find(" " + word + " ") != std::string::npos;
 }
 
+// Of cl_nv_device_attribute_query (cl_ext.h).
+constexpr cl_device_info kComputeCapabilityMajor = 0x4000, kComputeCapabilityMinor = 0x4001;
+
+std::uint32_t compute_capability_of(cl_device_id device, const std::string& extensions) {
+  if (!has_word(extensions, "cl_nv_device_attribute_query")) return 0;
+  return 10 * value_of<cl_uint>(device, kComputeCapabilityMajor) + value_of<cl_uint>(device, kComputeCapabilityMinor);
+}
+
 FoundDevice describe(cl_platform_id platform, cl_device_id device, const Pose& pose) {
   FoundDevice found;
   found.pose = pose;
@@ -71,6 +79,7 @@ FoundDevice describe(cl_platform_id platform, cl_device_id device, const Pose& p
   info.max_work_group = static_cast<std::uint32_t>(value_of<std::size_t>(device, CL_DEVICE_MAX_WORK_GROUP_SIZE));
   info.alignment_bytes = value_of<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
   info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
+  info.compute_capability = compute_capability_of(device, extensions);
   strike(pose, info);
   return found;
 }

@@ -9,7 +9,8 @@ namespace kvtrie::cl {
 namespace {
 
 constexpr const char* kAllowed =
-    "gpu, accelerator, small, no_fp16, late, max_work_group=N, kernel_lanes=N, local_bytes=N or max_alloc_bytes=N";
+    "gpu, accelerator, small, no_fp16, late, max_work_group=N, kernel_lanes=N, compute_capability=N, local_bytes=N or "
+    "max_alloc_bytes=N";
 
 [[noreturn]] void refuse(std::string_view word) {
   fail(ErrorKind::kArgument, "KVTRIE_POSE", "word: got \"", word, "\", allowed ", kAllowed);
@@ -42,6 +43,7 @@ void take_word(std::string_view word, Pose& pose) {
     pose.late = true;
   } else if (!take_number(word, "max_work_group", pose.max_work_group) &&
              !take_number(word, "kernel_lanes", pose.kernel_lanes) &&
+             !take_number(word, "compute_capability", pose.compute_capability) &&
              !take_number(word, "local_bytes", pose.local_bytes) &&
              !take_number(word, "max_alloc_bytes", pose.max_alloc_bytes)) {
     refuse(word);
@@ -77,6 +79,7 @@ void strike(const Pose& pose, DeviceInfo& info) {
   if (pose.local_bytes) info.local_bytes = std::min(*pose.local_bytes, info.local_bytes);
   if (pose.max_alloc_bytes) info.max_alloc_bytes = std::min(*pose.max_alloc_bytes, info.max_alloc_bytes);
   if (pose.no_fp16) info.fp16 = false;
+  if (pose.compute_capability) info.compute_capability = *pose.compute_capability;
 }
 
 }  // namespace kvtrie::cl

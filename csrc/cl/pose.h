@@ -10,6 +10,7 @@
 //     no_fp16                  no half arithmetic
 //     late                     commands start when somebody flushes or waits, not when they are enqueued
 //     max_work_group=N, local_bytes=N, max_alloc_bytes=N
+//     compute_capability=N     of NVIDIA, 10 times major plus minor, whatever the device takes in truth
 //     kernel_lanes=N           no kernel takes more work-items a group, as if it had too many registers
 //
 // The device's name ends with "(as gpu small)", so programs and verdicts of self-tests are kept apart. For tests: a CPU
@@ -29,7 +30,7 @@ namespace kvtrie::cl {
 struct Pose {
   std::string words;  // as they were given, separated by spaces; empty: none
   std::optional<DeviceKind> kind;
-  std::optional<std::uint32_t> max_work_group, kernel_lanes;
+  std::optional<std::uint32_t> max_work_group, kernel_lanes, compute_capability;
   std::optional<std::uint64_t> local_bytes, max_alloc_bytes;
   bool no_fp16 = false, late = false;
 };

@@ -11,6 +11,7 @@ namespace {
 struct Record {
   Mutex mutex;
   std::optional<KernelFamily> family KVTRIE_GUARDED_BY(mutex);
+  std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex);
   std::unordered_map<std::string, bool> verdicts KVTRIE_GUARDED_BY(mutex);
@@ -32,6 +33,18 @@ void set_family_override(cl::Device& device, std::optional<KernelFamily> family)
   const auto record = record_of(device);
   const MutexLock lock(record->mutex);
   record->family = family;
+}
+
+std::optional<bool> tensor_cores_override(cl::Device& device) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  return record->tensor_cores;
+}
+
+void set_tensor_cores_override(cl::Device& device, std::optional<bool> use) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  record->tensor_cores = use;
 }
 
 Widths widths(cl::Device& device) {

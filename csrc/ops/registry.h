@@ -1,5 +1,5 @@
-// Private to ops/: what is remembered for an open device: the forced kernel family, the vector width and
-// the verdicts of self-tests.
+// Private to ops/: what is remembered for an open device: the forced kernel family, the vector width, the choice of
+// tensor cores and the verdicts of self-tests.
 // Kept as an extension of the device, so it goes when the device does.
 //
 // Threads: every function may be called from any thread; no lock is held while a kernel is built or run.
@@ -15,6 +15,9 @@ namespace kvtrie::ops::registry {
 
 std::optional<KernelFamily> family_override(cl::Device& device);
 void set_family_override(cl::Device& device, std::optional<KernelFamily> family);
+
+std::optional<bool> tensor_cores_override(cl::Device& device);
+void set_tensor_cores_override(cl::Device& device, std::optional<bool> use);
 
 struct Widths {
   std::optional<std::int32_t> chosen, measured;  // vector widths; what was chosen stands in for what was measured

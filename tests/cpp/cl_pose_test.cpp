@@ -37,8 +37,9 @@ TEST(PoseTest, SaysWhatItIsTold) {
   info.max_alloc_bytes = info.local_bytes = 1U << 20;
   info.max_work_group = 4096;
   info.kind = DeviceKind::kCpu;
-  strike(parse_pose("accelerator small no_fp16"), info);
-  EXPECT_EQ(info.name, "a (as accelerator small no_fp16)");
+  strike(parse_pose("accelerator small no_fp16 compute_capability=86"), info);
+  EXPECT_EQ(info.name, "a (as accelerator small no_fp16 compute_capability=86)");
+  EXPECT_EQ(info.compute_capability, 86U);
   EXPECT_EQ(info.kind, DeviceKind::kAccelerator);
   EXPECT_FALSE(info.unified_memory);
   EXPECT_FALSE(info.fp16);

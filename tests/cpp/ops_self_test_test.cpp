@@ -18,6 +18,7 @@
 #include "ops/registry.h"
 #include "ops/rope.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
 #include "ops_helpers.h"
 #include "temporary_folder.h"
 
@@ -218,6 +219,22 @@ TEST_F(SelfTest, FamilyFollowsTheKindAndCanBeForced) {
     EXPECT_EQ(kernel_family(device()), KernelFamily::kWorkGroup);
   }
   EXPECT_EQ(kernel_family(device()), natural);
+}
+
+TEST_F(SelfTest, TensorCoresAreOfTheWorkGroupFamilyAndCanBeForced) {
+  const bool natural = tensor_cores(device());
+  EXPECT_EQ(natural, device().info().kind == cl::DeviceKind::kGpu && device().info().compute_capability >= 80);
+  set_tensor_cores(device(), true);
+  {
+    const ForcedFamily forced(KernelFamily::kWorkGroup);
+    EXPECT_TRUE(tensor_cores(device()));
+  }
+  {
+    const ForcedFamily forced(KernelFamily::kSerial);
+    EXPECT_FALSE(tensor_cores(device()));
+  }
+  set_tensor_cores(device(), std::nullopt);
+  EXPECT_EQ(tensor_cores(device()), natural);
 }
 
 // After a warm-up, steps of any number of rows build no program, nor do the edits of a cache.

@@ -1,0 +1,20 @@
+// Whether a device multiplies 16 x 16 by 16 x 8 halves by one instruction of a warp, as kernels/tensor_core.clh asks
+// for it: NVIDIA's from compute capability 8.0 on.
+//
+// Kernels with such instructions are a form of the work-group family. That a device has them is what its driver says;
+// that its compiler takes them and computes what the reference does, is found out by a kernel's self-test.
+//
+// Threads: every function may be called from any thread.
+#pragma once
+
+#include <optional>
+
+#include "cl/device.h"
+
+namespace kvtrie::ops {
+
+bool tensor_cores(cl::Device& device);
+// Overrides the choice for this device; nullopt restores it. For tests and experiments.
+void set_tensor_cores(cl::Device& device, std::optional<bool> use);
+
+}  // namespace kvtrie::ops
