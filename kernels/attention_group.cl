@@ -26,8 +26,8 @@
 #define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
 
+#include "attention_total.clh"
 #include "cell_format.clh"
-#include "exp.clh"
 
 #define BLOCK 64
 #define OWN ((V_DIM + LANES - 1) / LANES)  // numbers of the output that a lane owns
@@ -140,7 +140,8 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     SYNC;
     float total[OWN], own[OWN];
     for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
-    float total_max = -INFINITY, total_sum = 0.0f, max_ = -INFINITY, sum = 0.0f;
+    Total all = {-INFINITY, 0.0f};
+    float max_ = -INFINITY, sum = 0.0f;
     int s = 0, used = 0, seen = 0;  // seen: keys of this split
     while (s < tile[3]) {
       const int position = segment[3 * s + 2] + used;
@@ -168,11 +169,9 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       if (tile[4] >= 0) break;  // a tile with partials has one split
       if (seen == 0) continue;
       seen = 0;
-      const float new_max = fmax(total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
-      const float keep = exp_one(total_max - base), add = exp_one(max_ - base);
+      float keep, add;
+      join_split(&all, max_, sum, &keep, &add);
       for (int i = 0; i < OWN; ++i) total[i] = FMA(own[i], add, total[i] * keep), own[i] = 0.0f;
-      total_sum = FMA(sum, add, total_sum * keep);
-      total_max = new_max;
       max_ = -INFINITY, sum = 0.0f;
     }
 
@@ -183,13 +182,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       if (lane == 0) partial_stats[2 * at] = max_, partial_stats[2 * at + 1] = sum;
       continue;
     }
-    float keep = 1.0f;
-    if (has_sinks && sinks[sinks_offset + head] != -INFINITY) {
-      const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
-      keep = exp_one(total_max - top);
-      total_sum = FMA(total_sum, keep, exp_one(sink - top));
-    }
-    const float factor = total_sum == 0.0f ? 0.0f : keep / total_sum;
+    const float factor = output_factor(all, has_sinks ? sinks[sinks_offset + head] : -INFINITY);
     for (int i = 0; i < OWN; ++i)
       if (lane + i * LANES < V_DIM)
         out[out_offset + ((ulong)row * heads + head) * V_DIM + lane + i * LANES] = total[i] * factor;

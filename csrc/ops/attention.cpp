@@ -43,6 +43,13 @@ AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_a
   return {stride(kv.k, kv_heads_axis), stride(kv.k, cells_axis), stride(kv.v, kv_heads_axis), stride(kv.v, cells_axis)};
 }
 
+// As choose_attention_variant asks.
+bool aligned(const Tensor& q, const LayerCells& kv, const AttentionStrides& strides) {
+  const std::uint64_t words =
+      kv.k.offset() | kv.v.offset() | strides.k_head | strides.k_cell | strides.v_head | strides.v_cell;
+  return q.offset() % 2 == 0 && words * size_of(kv.k.dtype()) % 16 == 0;
+}
+
 void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {
   require(std::isfinite(options.scale), where, "scale: got ", options.scale, ", allowed finite numbers");
   require(std::isfinite(options.softcap) && options.softcap >= 0.0f, where, "softcap: got ", options.softcap,
@@ -80,6 +87,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   for (const Tile& tile : plan.tiles) {
     require(tile.row_count > 0 && tile.row_count <= kMaxTileRows, kWhere, "plan: got a tile of ", tile.row_count,
             " rows, allowed 1 to ", kMaxTileRows);
+    uploaded.most_rows_ = std::max(uploaded.most_rows_, tile.row_count);
   }
   for (const Segment& segment : plan.segments)
     uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
@@ -99,8 +107,9 @@ Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& p
   require(plan.end_cell() <= pool.cells(), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
           pool.cells(), " as in the pool");
   const AttentionSizes sizes = sizes_of(q, pool, 0);
-  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false);
-  return AttentionLaunch::run(variant, sizes, strides_of(pool, 0, 1), q, pool.k, pool.v, Tensor(), plan, options);
+  const AttentionStrides strides = strides_of(pool, 0, 1);
+  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, aligned(q, pool, strides));
+  return AttentionLaunch::run(variant, sizes, strides, q, pool.k, pool.v, Tensor(), plan, options);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
@@ -118,8 +127,10 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   const DevicePlan plan = upload_plan(
       q.device(),
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
-  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined());
-  return AttentionLaunch::run(variant, sizes, strides_of(rows, 1, 0), q, k, v, mask, plan, options);
+  const AttentionStrides strides = strides_of(rows, 1, 0);
+  const AttentionVariant variant =
+      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, strides));
+  return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }
 
 }  // namespace kvtrie::ops

@@ -44,6 +44,7 @@ class DevicePlan {
   PlanOffsets offsets_;  // into `table_`
   std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;
   std::uint32_t split_ = 512;
+  std::int32_t most_rows_ = 0;  // of a tile
   std::int64_t end_cell_ = 0;
   Tensor table_;
   // Kept from layer to layer; the in-order queue makes reuse safe.

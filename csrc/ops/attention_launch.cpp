@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention_tensor.h"
 #include "ops/attention_variant.h"
+#include "ops/support.h"
 
 namespace kvtrie::ops {
 
@@ -19,20 +21,19 @@ void AttentionLaunch::merge(const AttentionVariant& variant, const AttentionSize
                             const AttentionOptions& options, const Tensor& out) {
   const cl::DevicePtr& device = out.device();
   const Tensor& sinks = options.sinks.defined() ? options.sinks : out;
+  const std::size_t lanes = variant.lanes, heads = sizes.heads;
   device->launch(device->kernel("attention_merge", "attend_merge", variant.merge_options),
-                 {plan.rows_, static_cast<std::size_t>(sizes.heads), 0}, {1, 1, 0}, plan.partial_out_.buffer(),
+                 {plan.rows_ * lanes, heads, 0}, {lanes, 1, 0}, plan.partial_out_.buffer(),
                  plan.partial_stats_.buffer(), plan.table_.buffer(), plan.offsets_.merge_begin, plan.offsets_.merge_ids,
                  sizes.heads, sinks.buffer(), sinks.offset(), std::int32_t{options.sinks.defined()}, out.buffer(),
                  out.offset());
 }
 
-Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
-                            const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
-                            const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options) {
+void AttentionLaunch::attend(const AttentionVariant& variant, const AttentionSizes& sizes,
+                             const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options, float scale,
+                             const Tensor& out) {
   const cl::DevicePtr& device = q.device();
-  reserve_partials(sizes, plan, device);
-  Tensor out = Tensor::empty(device, DType::kFloat32, {plan.rows_, sizes.heads, sizes.v_dim});
-  const float scale = options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(sizes.k_dim));
   const Tensor& mask_or_q = mask.defined() ? mask : q;
   const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
   const std::size_t tiles = plan.tiles_, heads = sizes.heads, lanes = variant.lanes;
@@ -47,6 +48,39 @@ Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSize
                  static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
                  std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),
                  plan.partial_stats_.buffer());
+}
+
+void AttentionLaunch::attend_by_tensor_cores(const AttentionVariant& variant, const AttentionSizes& sizes,
+                                             const AttentionStrides& strides, const Tensor& q, const Tensor& k,
+                                             const Tensor& v, const DevicePlan& plan, const AttentionOptions& options,
+                                             float scale, const Tensor& out) {
+  const cl::DevicePtr& device = q.device();
+  const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
+  const std::int32_t group = sizes.heads / sizes.kv_heads, lines = plan.most_rows_ * group;
+  const TensorForm form = tensor_form(sizes, variant.lines > 0 ? variant.lines : lines);
+  const std::size_t lanes = form.lanes(), kv_heads = sizes.kv_heads, parts = divide_up(lines, form.lines());
+  device->launch(device->kernel(variant.program, "attend_tiles", tensor_options(variant, form)),
+                 {lanes, plan.tiles_ * parts, kv_heads}, {lanes, 1, 1}, q.buffer(), q.offset(), k.buffer(), k.offset(),
+                 v.buffer(), v.offset(), strides.k_head, strides.k_cell, strides.v_head, strides.v_cell,
+                 plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids, plan.offsets_.segments,
+                 plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads, group, scale,
+                 options.softcap, sinks_or_q.buffer(), sinks_or_q.offset(), std::int32_t{options.sinks.defined()},
+                 out.buffer(), out.offset(), plan.partial_out_.buffer(), plan.partial_stats_.buffer(),
+                 static_cast<std::int32_t>(parts));
+}
+
+Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
+                            const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options) {
+  const cl::DevicePtr& device = q.device();
+  reserve_partials(sizes, plan, device);
+  Tensor out = Tensor::empty(device, DType::kFloat32, {plan.rows_, sizes.heads, sizes.v_dim});
+  const float scale = options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(sizes.k_dim));
+  if (variant.tensor) {
+    attend_by_tensor_cores(variant, sizes, strides, q, k, v, plan, options, scale, out);
+  } else {
+    attend(variant, sizes, strides, q, k, v, mask, plan, options, scale, out);
+  }
   if (plan.partials_ > 0) merge(variant, sizes, plan, options, out);
   return out;
 }

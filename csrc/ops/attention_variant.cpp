@@ -4,9 +4,11 @@
 #include <cmath>
 #include <random>
 
+#include "ops/attention_tensor.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -35,7 +37,7 @@ AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::in
   variant.program = "attention_group";
   variant.lanes = lanes;
   variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
-  variant.merge_options = join("-DV_DIM=", sizes.v_dim);
+  variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", lanes);
   return variant;
 }
 
@@ -133,11 +135,16 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   return all_close(got, wanted, 1e-5f);
 }
 
-AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked) {
+AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked,
+                                          bool aligned) {
   const auto agrees = [&](const AttentionVariant& variant) {
     return [&device, &sizes, &variant, masked] { return variant_agrees(device, variant, sizes, masked); };
   };
   if (kernel_family(*device) == KernelFamily::kWorkGroup) {
+    if (aligned && !masked && tensor_sizes(sizes) && tensor_cores(*device)) {
+      AttentionVariant tensor = tensor_variant(sizes, lanes_for(*device));
+      if (variant_works(device, tensor.key(), [&] { return tensor_agrees(device, tensor, sizes); })) return tensor;
+    }
     for (std::int32_t lanes = lanes_for(*device); lanes > 1; lanes /= 2) {
       AttentionVariant group = group_variant(sizes, masked, lanes);
       if (variant_works(device, group.key(), agrees(group))) return group;

@@ -1,6 +1,7 @@
 // Private to ops/: which attention kernel a device and a shape get, and how it is launched.
 //
 //   fast      kernels/attention.cl        serial family, head sizes divisible by the vector width
+//   tensor    kernels/attention_tensor.cl work-group family with tensor cores (attention_tensor.h)
 //   group     kernels/attention_group.cl  work-group family, any head size
 //   general   the same with one lane: any device, any head size
 #pragma once
@@ -25,9 +26,10 @@ struct AttentionStrides {
 };
 
 struct AttentionVariant {
-  bool fast = false;
+  bool fast = false, tensor = false;
   std::int32_t heads_per_item = 1;  // fast: query heads per work-item
-  std::int32_t lanes = 1;           // otherwise: work-items per group
+  std::int32_t lanes = 1;           // otherwise: work-items per group; tensor: of the merge
+  std::int32_t lines = 0;           // tensor, for its proof: takes the form of so many lines, not of those of the plan
   std::string program, options, merge_options;
   std::string key() const { return program + " " + options; }
 };
@@ -38,8 +40,10 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
 bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
                     bool masked);
 
-// The variant for these sizes that has proved itself on the device; runs the proof at first use.
-AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked);
+// The variant for these sizes that has proved itself on the device; runs the proof at first use. `aligned`: every query
+// begins at a multiple of 8 bytes, every key and value at a multiple of 16.
+AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked,
+                                          bool aligned = true);
 
 struct AttentionLaunch {
   // REQUIRES: checked arguments. `mask` may be undefined when the variant is not masked.
@@ -49,6 +53,13 @@ struct AttentionLaunch {
 
  private:
   static void reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan, const cl::DevicePtr& device);
+  static void attend(const AttentionVariant& variant, const AttentionSizes& sizes, const AttentionStrides& strides,
+                     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const DevicePlan& plan,
+                     const AttentionOptions& options, float scale, const Tensor& out);
+  static void attend_by_tensor_cores(const AttentionVariant& variant, const AttentionSizes& sizes,
+                                     const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const DevicePlan& plan, const AttentionOptions& options, float scale,
+                                     const Tensor& out);
   static void merge(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
                     const AttentionOptions& options, const Tensor& out);
 };

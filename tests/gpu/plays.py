@@ -10,8 +10,9 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+import plays_tensor
 import ptx
-from variants import Variant
+from variants import TENSOR_FORMS, TensorForm, Variant
 
 Play = Callable[[ptx.Program, int], ptx.Report]
 
@@ -171,7 +172,7 @@ def merge(dim: int) -> Play:
         memory = ptx.GlobalMemory()
         out = memory.put(np.full((3, heads, dim), 9, np.float32))
         report = launch(
-            program, (3, heads, 1), 1, memory, [values, stats, table, 0, 4, heads, sinks, 0, 1, out, 0], seed
+            program, (3, heads, 1), 64, memory, [values, stats, table, 0, 4, heads, sinks, 0, 1, out, 0], seed
         )
         got = memory.get(out, (3, heads, dim), np.float32)
         for head in range(heads):
@@ -274,6 +275,10 @@ def _tiles(dim: int, cells: int) -> Variant:
     return Variant("attention_group", options, ("attend_tiles",), 64)
 
 
+def _tensor(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
+    return Case(plays_tensor.variant(dim, form), "attend_tiles", plays_tensor.play(form, dim, group, 8e-7), unseen)
+
+
 def _many(stored: int) -> Variant:
     return Variant("matmul_group", (f"STORED={stored}", "X4=1", "LANES=128"), ("matmul_many",), 128)
 
@@ -291,6 +296,8 @@ _TURN = "after sines and cosines: the sum of squares has barriers before they ar
 _HEAD = "after a query head: the next head's sum of squares has barriers before it is overwritten"
 _SUM = "after a sum: `shared` is not written again before the barriers behind norm and rotation"
 _OF_QKV = ((0, _TURN), (1, _HEAD), (9, _SUM), (19, _SUM))
+_MEET = "bar.warp.sync brings lanes together that went ways of their own: the interpreter's meet again by themselves"
+_ONE_WARP = "around the clearing of values: a group of one warp has a bar.warp.sync there"
 _LAST_OF = {"rms_norm": 7, "layer_norm": 15, "l2_norm": 7, "softmax": 15, "argmax": 7}
 PLAYS: list[Case] = [
     Case(_few(1, 1, 32), "matmul_few", product(1, 72, 560, 1, (32, 1), 3e-7), ((3, _LAST),)),
@@ -300,7 +307,9 @@ PLAYS: list[Case] = [
     Case(_many(3), "matmul_many", product(70, 72, 64, 3, (64, 64), 3e-7)),
     Case(_tiles(64, 1), "attend_tiles", attention(64, np.float16, 1e-6), ((0, _PAIR), (1, _PAIR))),
     Case(_tiles(128, 0), "attend_tiles", attention(128, np.float32, 1e-6), ((0, _PAIR), (1, _PAIR))),
-    Case(Variant("attention_merge", ("V_DIM=64",), ("attend_merge",), 1), "attend_merge", merge(64)),
+    _tensor(64, TENSOR_FORMS[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13))),
+    _tensor(64, TENSOR_FORMS[0], 2, (*((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11)), (8, _ONE_WARP), (10, _ONE_WARP))),
+    Case(Variant("attention_merge", ("V_DIM=64", "LANES=64"), ("attend_merge",), 64), "attend_merge", merge(64)),
     *[Case(_ROWS, entry, row_kernel(entry), ((_LAST_OF[entry], _LAST),)) for entry in _ROWS.entries],
     Case(_QKV[0], "put_qkv", qkv(64, np.float32, 1e-6), _OF_QKV),
     Case(_QKV[1], "put_qkv", qkv(64, np.float16, 4e-4), _OF_QKV),

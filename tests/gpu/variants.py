@@ -27,7 +27,7 @@ NOT_ON_GPUS = {
 
 
 # By instructions of NVIDIA's that other compilers do not know: kernels/tensor_core.clh.
-FOR_NVIDIA = ("matmul_tensor", "matmul_tensor_many")
+FOR_NVIDIA = ("attention_tensor", "matmul_tensor", "matmul_tensor_many")
 
 
 class Variant(NamedTuple):
@@ -42,6 +42,25 @@ class Variant(NamedTuple):
     def key(self) -> str:
         """What files and rows of a table are called."""
         return " ".join((self.program, *self.options))
+
+
+class TensorForm(NamedTuple):
+    """A form of attention_tensor.cl: warps of a group, 8 lines to each (paired) or 16."""
+
+    warps: int
+    paired: bool
+
+    @property
+    def lines(self) -> int:
+        """Of a group: rows times query heads of one K/V head."""
+        return self.warps * (8 if self.paired else 16)
+
+    def options(self, dim: int, terms: int) -> tuple[str, ...]:
+        """What a device builds it with."""
+        return (f"K_DIM={dim}", f"TERMS={terms}", f"WARPS={self.warps}", f"PAIRED={int(self.paired)}")
+
+
+TENSOR_FORMS = tuple(TensorForm(*each) for each in ((1, True), (2, True), (4, True), (4, False)))
 
 
 def _products() -> list[Variant]:
@@ -95,9 +114,17 @@ def _attention() -> list[Variant]:
             sizes = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}")
             made.append(Variant("attention_group", (*sizes, "MASKED=0", "LANES=64"), ("attend_tiles",), 64))
             made.append(Variant("qkv", (f"K_DIM={dim}", f"CELL_FORMAT={cells}", *_LANES), ("put_qkv",), 64))
-        made.append(Variant("attention_merge", (f"V_DIM={dim}",), ("attend_merge",), 1))
+        made.append(Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
     sizes = ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=1", "MASKED=1", "LANES=64")
-    return [*made, Variant("attention_group", sizes, ("attend_tiles",), 64)]
+    return [*made, *_attention_tensor(), Variant("attention_group", sizes, ("attend_tiles",), 64)]
+
+
+def _attention_tensor() -> list[Variant]:
+    """All forms with the accuracy of float32; the fast one for many lines."""
+    made = [(dim, form, 2) for dim in (64, 128, 256) for form in TENSOR_FORMS if form.paired or dim <= 128]
+    made += [(dim, TENSOR_FORMS[-1], 1) for dim in (64, 128)]
+    return [Variant("attention_tensor", form.options(dim, terms), ("attend_tiles",), 32 * form.warps)
+            for dim, form, terms in made]  # fmt: skip
 
 
 _OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")

@@ -22,6 +22,15 @@ def test_butterflies() -> None:
         assert (got == x[np.arange(32) ^ by]).all()
 
 
+def test_lanes_are_named() -> None:
+    """shfl.sync.idx.b32: each lane names another; what is beyond 31 begins again at 0."""
+    x, other = np.arange(32, dtype=np.uint32) * 3, np.arange(32, dtype=np.uint32) * 7 + 5
+    got = run_line("shfl.sync.idx.b32 {d}, {0}, {1}, 0x1f, 0xffffffff", "b32 b32", "b32", [x, other])
+    assert (got == x[other % 32]).all()
+    got = run_line("shfl.sync.idx.b32 {d}, {0}, 9, 0x1f, 0xffffffff", "b32", "b32", [x])
+    assert (got == x[9]).all()
+
+
 # ---- matrices ------------------------------------------------------------------------------------------------------
 
 

@@ -26,15 +26,17 @@ _G, _T = _LANE // 4, _LANE % 4 * 2
 
 
 def _shuffle(program: Program, instruction: Instruction) -> Step:
-    """shfl.sync.bfly d, a, xor, 0x1f, all: a of the lane whose number differs in the bits of ``xor``."""
-    if instruction.op != "shfl.sync.bfly.b32" or instruction.operands[3:] not in (("31", "-1"), ("0x1f", "0xffffffff")):
+    """shfl.sync d, a, b, 0x1f, all: a of the lane whose number differs in the bits of b (bfly), or of lane b (idx)."""
+    kind = {"shfl.sync.bfly.b32": "bfly", "shfl.sync.idx.b32": "idx"}.get(instruction.op)
+    if kind is None or instruction.operands[3:] not in (("31", "-1"), ("0x1f", "0xffffffff")):
         raise UnknownInstruction(str(instruction))
     write, read = writer(program, instruction.operands[0], "b32"), reader(program, instruction.operands[1], "b32")
     by = reader(program, instruction.operands[2], "u32")
 
     def step(warp: Warp, mask: Mask) -> None:
         warp.together(instruction, mask)
-        write(warp, None, read(warp)[_LANE ^ (by(warp) & np.uint32(31)).astype(np.int64)])
+        other = (by(warp) & np.uint32(31)).astype(np.int64)
+        write(warp, None, read(warp)[_LANE ^ other if kind == "bfly" else other + 0 * _LANE])
 
     return step
 

@@ -1,0 +1,124 @@
+#include "ops/attention_tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// A history in two pieces over two splits, and rows at its end.
+class SameBits {
+ public:
+  SameBits(const cl::DevicePtr& device, const AttentionSizes& sizes)
+      : device_(device),
+        sizes_(sizes),
+        pool_(LayerCells::zeros(device, *sizes.format, sizes.kv_heads, kCells, sizes.k_dim, sizes.v_dim)) {
+    fill(pool_.k);
+    fill(pool_.v);
+    q_.resize(std::size_t{kRows} * sizes.heads * sizes.k_dim);
+    for (float& value : q_) value = normal_(random_);
+  }
+
+  // Rows [row, row + count) as a step of their own. `walked`: by a tile that walks both splits.
+  std::vector<float> rows(AttentionVariant variant, std::int32_t lines, std::uint32_t row, std::uint32_t count,
+                          bool walked) const {
+    variant.lines = lines;
+    const auto last = static_cast<std::int32_t>(kKeys - kRows + row + count);
+    const QueryRows query{0, count, last - static_cast<std::int32_t>(count), keys_};
+    const AttentionPlan plan =
+        plan_attention({&query, 1}, {kSplit, static_cast<std::uint32_t>(kMaxTileRows), walked ? 1 : kRows + 1});
+    const std::size_t numbers = std::size_t(sizes_.heads) * sizes_.k_dim;
+    const Tensor q =
+        Tensor::from_host(device_, DType::kFloat32, {count, sizes_.heads, sizes_.k_dim}, q_.data() + row * numbers);
+    const auto words = static_cast<std::uint64_t>(pool_.k.dim(2));
+    const AttentionStrides strides{kCells * words, words, kCells * words, words};
+    const Tensor out =
+        AttentionLaunch::run(variant, sizes_, strides, q, pool_.k, pool_.v, Tensor(), upload_plan(device_, plan), {});
+    std::vector<float> got(out.size());
+    out.copy_to_host(got.data());
+    return got;
+  }
+
+  // In every form: all rows walked and merged, and one of them alone, are those of the last form.
+  bool hold(const AttentionVariant& variant) const {
+    const std::vector<TensorForm> forms = tensor_forms(sizes_);
+    const std::vector<float> all = rows(variant, forms.back().lines(), 0, kRows, true);
+    const std::size_t numbers = std::size_t(sizes_.heads) * sizes_.k_dim;
+    const std::span<const float> one = std::span(all).subspan(kOne * numbers, numbers);
+    return std::ranges::all_of(forms, [&](const TensorForm& form) {
+      return std::ranges::all_of(std::array{false, true}, [&](bool walked) {
+        return std::ranges::equal(rows(variant, form.lines(), 0, kRows, walked), all) &&
+               std::ranges::equal(rows(variant, form.lines(), kOne, 1, walked), one);
+      });
+    });
+  }
+
+ private:
+  static constexpr std::uint32_t kCells = 256, kKeys = 200, kRows = 9, kOne = 4, kSplit = 128;
+
+  void fill(const Tensor& cells) {
+    std::vector<float> numbers(std::size_t{kCells} * sizes_.kv_heads * sizes_.k_dim);
+    for (float& value : numbers) value = normal_(random_);
+    std::vector<std::byte> bytes(sizes_.format->row_bytes(numbers.size()));
+    sizes_.format->store(numbers.data(), numbers.size(), bytes.data());
+    cells.copy_from_host(bytes.data());
+  }
+
+  cl::DevicePtr device_;
+  AttentionSizes sizes_;
+  LayerCells pool_;
+  CellSpans keys_{{150, 77, 0}, {3, kKeys - 77, 77}};
+  std::mt19937 random_{11};
+  std::normal_distribution<float> normal_;
+  std::vector<float> q_;
+};
+
+}  // namespace
+
+bool tensor_sizes(const AttentionSizes& sizes) noexcept {
+  return sizes.format == plain_format(DType::kFloat16) && sizes.k_dim == sizes.v_dim && sizes.k_dim % 16 == 0 &&
+         sizes.k_dim >= 64 && sizes.k_dim <= 256;
+}
+
+std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes) {
+  constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
+  std::vector<TensorForm> forms{{1, true}, {2, true}, {4, true}};
+  if (sizes.k_dim <= kMostUnpaired) forms.push_back({4, false});
+  return forms;
+}
+
+TensorForm tensor_form(const AttentionSizes& sizes, std::int32_t lines) {
+  const std::vector<TensorForm> forms = tensor_forms(sizes);
+  const auto fits = std::ranges::find_if(forms, [lines](const TensorForm& form) { return form.lines() >= lines; });
+  return fits == forms.end() ? forms.back() : *fits;
+}
+
+AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_lanes) {
+  AttentionVariant variant;
+  variant.tensor = true;
+  variant.program = "attention_tensor";
+  variant.lanes = merge_lanes;
+  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=2");
+  variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", merge_lanes);
+  return variant;
+}
+
+std::string tensor_options(const AttentionVariant& variant, const TensorForm& form) {
+  return join(variant.options, " -DWARPS=", form.warps, " -DPAIRED=", form.paired ? 1 : 0);
+}
+
+bool tensor_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes) {
+  const std::vector<TensorForm> forms = tensor_forms(sizes);
+  return std::ranges::all_of(forms,
+                             [&](const TensorForm& form) {
+                               AttentionVariant formed = variant;
+                               formed.lines = form.lines();
+                               return variant_agrees(device, formed, sizes, false);
+                             }) &&
+         SameBits(device, sizes).hold(variant);
+}
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,169 @@
+"""Plays of attention with tensor cores (kernels/attention_tensor.cl) at small sizes.
+
+A :class:`Work` is a history in pieces and tiles over it; :meth:`Work.run` launches a form of the kernel on some of these
+tiles, and gives what it wrote. So one and the same rows go through several forms, alone and among others, and are
+compared with float64 or with each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ptx
+from variants import TensorForm, Variant
+
+SPLIT = 128
+# Cells, lengths and positions: pieces that end inside of blocks, one of them of one cell, and a gap of one split.
+SPANS = ((90, 37, 0), (10, 50, 37), (300, 1, 87), (130, 52, 88), (400, 116, 140), (190, 100, 256 + 128), (520, 3, 484))
+CELLS = 530
+Spans = tuple[tuple[int, int, int], ...]
+
+
+class Tile(NamedTuple):
+    """Rows of the queries, and the positions [begin, end) whose keys the tile has. ``partial``: its first, or -1."""
+
+    rows: tuple[int, ...]
+    begin: int
+    end: int
+    partial: int = -1
+
+
+class Written(NamedTuple):
+    """What a launch wrote: NaN where nothing was written."""
+
+    out: Any
+    partials: Any
+    stats: Any
+    report: ptx.Report
+
+
+def segments_of(spans: Spans, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """The parts of spans that lie in [begin, end)."""
+    made = []
+    for cell, length, position in spans:
+        low, high = max(begin, position), min(end, position + length)
+        if low < high:
+            made.append((cell + low - position, high - low, low))
+    return made
+
+
+class Work:
+    """K, V and queries of ``rows`` rows, ``group`` query heads to each of ``kv_heads``; free cells hold NaN."""
+
+    def __init__(self, dim: int, group: int, bounds: list[tuple[int, int]], kv_heads: int = 1,
+                 spans: Spans = SPANS) -> None:  # fmt: skip
+        random = np.random.default_rng(3)
+        self.spans = spans
+        self.dim, self.group, self.kv_heads, self.bounds = dim, group, kv_heads, bounds
+        self.heads = group * kv_heads
+        self.k, self.v = (np.full((kv_heads, CELLS, dim), np.nan, np.float16) for _ in range(2))
+        self.cell = {position + i: cell + i for cell, length, position in spans for i in range(length)}
+        for cell in self.cell.values():
+            self.k[:, cell], self.v[:, cell] = random.standard_normal((2, kv_heads, dim))
+        self.q = random.standard_normal((len(bounds), self.heads, dim)).astype(np.float32)
+        self.sinks = random.standard_normal(self.heads).astype(np.float32)
+        self.sinks[0] = -np.inf
+        self.scale, self.softcap = np.float32(1 / np.sqrt(dim)), 0.0
+
+    def attended(self, row: int, head: int, begin: int, end: int, sink: float) -> tuple[Any, float, float]:
+        """In float64: the weighted sum of values, the sum of exponentials, the largest score."""
+        first, last = self.bounds[row]
+        cells = [self.cell[p] for p in sorted(self.cell) if max(first, begin) <= p < min(last, end)]
+        if not cells:
+            return np.zeros(self.dim), 0.0, -np.inf
+        kv = head // self.group
+        scores = self.k[kv, cells].astype(np.float64) @ self.q[row, head].astype(np.float64) * float(self.scale)
+        if self.softcap > 0:
+            scores = self.softcap * np.tanh(scores / self.softcap)
+        top = max(scores.max(), sink)
+        weights = np.exp(scores - top)
+        return weights @ self.v[kv, cells].astype(np.float64), weights.sum() + np.exp(sink - top), top
+
+    def table(self, tiles: list[Tile]) -> tuple[Any, list[int]]:
+        """The plan of ``tiles``, and where its parts begin."""
+        ids: list[int] = []
+        segments: list[tuple[int, int, int]] = []
+        packed: list[int] = []
+        for tile in tiles:
+            own = segments_of(self.spans, tile.begin, tile.end)
+            packed += [len(ids), len(tile.rows), len(segments), len(own), tile.partial]
+            ids += tile.rows
+            segments += own
+        table = [number for each in self.bounds for number in each]
+        at = [0]
+        for part in (ids, [number for each in segments for number in each], packed):
+            at.append(len(table))
+            table += part
+        return np.array(table, np.int32), at
+
+    def run(self, program: ptx.Program, form: TensorForm, tiles: list[Tile], seed: int = 1, split: int = SPLIT,
+            sinks: bool = True, counting: bool = False) -> Written:  # fmt: skip
+        """Launches a form on tiles, with sinks for tiles without partials."""
+        table, at = self.table(tiles)
+        partials = max(1, sum(len(tile.rows) for tile in tiles if tile.partial >= 0))
+        parts = max(-(-len(tile.rows) * self.group // form.lines) for tile in tiles)
+        memory = ptx.GlobalMemory()
+        shapes = ((len(self.bounds), self.heads, self.dim), (partials, self.heads, self.dim), (partials, self.heads, 2))
+        places = [memory.put(np.full(shape, np.nan, np.float32)) for shape in shapes]
+        stride = [CELLS * self.dim, self.dim]
+        given = [self.q, 0, self.k, 0, self.v, 0, *stride, *stride, table, *at, split, self.heads, self.group,
+                 self.scale, self.softcap, self.sinks, 0, int(sinks), places[0], 0, *places[1:], parts]  # fmt: skip
+        arguments = [memory.put(each) if isinstance(each, np.ndarray) else each for each in given]
+        groups = (1, len(tiles) * parts, self.kv_heads)
+        launch = ptx.Launch(program, groups, (32 * form.warps, 1, 1), arguments, seed)
+        report = launch.run(memory, resident=2, counting=counting)
+        return Written(*(memory.get(place, shape, np.float32) for place, shape in zip(places, shapes)), report)
+
+    def check(self, written: Written, tiles: list[Tile], bound: float, sinks: bool = True) -> None:
+        """Every row of every tile against float64; one that sees a value which is not finite is NaN throughout."""
+        for tile in tiles:
+            for i, row in enumerate(tile.rows):
+                for head in range(self.heads):
+                    if not np.isfinite(self.attended(row, head, tile.begin, tile.end, -np.inf)[0]).all():
+                        assert tile.partial < 0 and np.isnan(written.out[row, head]).all()
+                        continue
+                    if tile.partial < 0:
+                        sink = float(self.sinks[head]) if sinks else -np.inf
+                        values, sum_, _ = self.attended(row, head, tile.begin, tile.end, sink)
+                        near(written.out[row, head], values / sum_ if sum_ else values, bound)
+                        continue
+                    values, sum_, top = self.attended(row, head, tile.begin, tile.end, -np.inf)
+                    near(written.partials[tile.partial + i, head], values, bound)
+                    near(written.stats[tile.partial + i, head], np.array([top, sum_]), bound)
+
+
+def near(got: Any, wanted: Any, bound: float) -> None:
+    """The relative error in the Frobenius norm is at most ``bound``; NaN is never near, and 0 is 0."""
+    error, size = np.linalg.norm(got - wanted), np.linalg.norm(wanted[np.isfinite(wanted)])
+    assert error <= bound * size, f"relative error: got {error / max(size, 1e-30):.1e}, allowed {bound:.1e}"
+
+
+def small(dim: int, group: int, kv_heads: int = 1) -> tuple[Work, list[Tile]]:
+    """Rows that see all, a window, a chunk inside of a block, nothing, and the last key, whose value no other row sees and
+    which is not finite; a walk over splits of which one is left out, tiles of partials of two splits, one with fewer
+    lines, and one without keys."""
+    bounds = [(0, 486), (70, 300), (390, 401), (0, 440), (100, 486), (0, 0), (20, 128), (0, 460), (450, 487)]
+    work = Work(dim, group, bounds, kv_heads)
+    work.v[:, work.cell[486], 3] = np.inf
+    tiles = [Tile((0, 1, 2, 3, 8), 0, 487), Tile((4, 7), 128, 256, 0), Tile((4, 7), 384, 487, 2),
+             Tile((6,), 20, 128, 4), Tile((5,), 0, 0)]  # fmt: skip
+    return work, tiles
+
+
+def play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
+    """A play of plays.py: everything that a kernel of this form reaches."""
+
+    def played(program: ptx.Program, seed: int) -> ptx.Report:
+        work, tiles = small(dim, group)
+        written = work.run(program, form, tiles, seed)
+        work.check(written, tiles, bound)
+        return written.report
+
+    return played
+
+
+def variant(dim: int, form: TensorForm, terms: int = 2) -> Variant:
+    """The kernel with these options."""
+    return Variant("attention_tensor", form.options(dim, terms), ("attend_tiles",), 32 * form.warps)
