@@ -47,7 +47,7 @@ AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_a
 bool aligned(const Tensor& q, const LayerCells& kv, const AttentionStrides& strides) {
   const std::uint64_t words =
       kv.k.offset() | kv.v.offset() | strides.k_head | strides.k_cell | strides.v_head | strides.v_cell;
-  return q.offset() % 2 == 0 && words * size_of(kv.k.dtype()) % 16 == 0;
+  return q.offset() % 2 == 0 && words * kv.format->word_bytes() % 16 == 0;
 }
 
 void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {

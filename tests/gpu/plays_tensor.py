@@ -1,8 +1,8 @@
 """Plays of attention with tensor cores (kernels/attention_tensor.cl) at small sizes.
 
-A :class:`Work` is a history in pieces and tiles over it; :meth:`Work.run` launches a form of the kernel on some of these
-tiles, and gives what it wrote. So one and the same rows go through several forms, alone and among others, and are
-compared with float64 or with each other.
+A :class:`Work` is a history in pieces and tiles over it; :meth:`Work.run` launches a form of the kernel on some of
+these tiles, and gives what it wrote. So one and the same rows go through several forms, alone and among others, and
+are compared with float64 or with each other.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Work:
         groups = (1, len(tiles) * parts, self.kv_heads)
         launch = ptx.Launch(program, groups, (32 * form.warps, 1, 1), arguments, seed)
         report = launch.run(memory, resident=2, counting=counting)
-        return Written(*(memory.get(place, shape, np.float32) for place, shape in zip(places, shapes)), report)
+        out, partial_out, stats = (memory.get(place, shape, np.float32) for place, shape in zip(places, shapes))
+        return Written(out, partial_out, stats, report)
 
     def check(self, written: Written, tiles: list[Tile], bound: float, sinks: bool = True) -> None:
         """Every row of every tile against float64; one that sees a value which is not finite is NaN throughout."""
@@ -141,9 +142,9 @@ def near(got: Any, wanted: Any, bound: float) -> None:
 
 
 def small(dim: int, group: int, kv_heads: int = 1) -> tuple[Work, list[Tile]]:
-    """Rows that see all, a window, a chunk inside of a block, nothing, and the last key, whose value no other row sees and
-    which is not finite; a walk over splits of which one is left out, tiles of partials of two splits, one with fewer
-    lines, and one without keys."""
+    """Rows that see all, a window, a chunk inside of a block, nothing, and the last key, whose value no other row sees
+    and which is not finite; a walk over splits of which one is left out, tiles of partials of two splits, one with
+    fewer lines, and one without keys."""
     bounds = [(0, 486), (70, 300), (390, 401), (0, 440), (100, 486), (0, 0), (20, 128), (0, 460), (450, 487)]
     work = Work(dim, group, bounds, kv_heads)
     work.v[:, work.cell[486], 3] = np.inf

@@ -10,7 +10,7 @@ import pytest
 import compilers
 import ptx
 from plays_tensor import Tile, Work, near, small, variant
-from variants import TENSOR_FORMS, TensorForm
+from variants import TENSOR_FORMS, TensorForm, Variant
 
 FLOAT32, HALVES = 8e-7, 1e-3  # relative errors, with two terms and with one
 ONE, FOUR = TensorForm(1, True), TensorForm(4, False)
@@ -83,7 +83,7 @@ def test_bits_depend_on_nothing_beside_a_row(dim: int, group: int) -> None:
 
 
 def test_a_walk_gives_the_bits_of_merged_partials() -> None:
-    """The merge's arithmetic is attention_merge.cl's, played by its own kernel; rows that see no key of a split, too."""
+    """attention_merge.cl merges, played as a kernel of its own; rows that see no key of a split are among them."""
     dim, rows, splits = 64, (0, 1, 2), [(0, 128), (128, 256), (384, 487)]
     work = Work(dim, 2, [(0, 487), (130, 200), (100, 400)])
     tiles, merged, ids = [Tile(rows, 0, 487)], [0], []
@@ -94,7 +94,7 @@ def test_a_walk_gives_the_bits_of_merged_partials() -> None:
         merged.append(len(ids))
     tiles += [Tile(rows, begin, end, i * len(rows)) for i, (begin, end) in enumerate(splits)]
     written = work.run(program(dim, FOUR), FOUR, tiles)
-    merge = compilers.ptx_of(compilers.Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
+    merge = compilers.ptx_of(Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
     memory = ptx.GlobalMemory()
     out = memory.put(np.full((3, 2, dim), np.nan, np.float32))
     table = np.array([*merged, *ids], np.int32)
@@ -149,7 +149,7 @@ COSTS = {(FOUR, 2): 1.35, (FOUR, 1): 0.9, (ONE, 2): 1.95}
 
 @pytest.mark.parametrize(("form", "terms"), COSTS)
 def test_what_a_key_costs(form: TensorForm, terms: int) -> None:
-    """Of blocks that all rows see: instructions per key and line, and accesses to local memory without bank conflicts."""
+    """Of blocks that all rows see: instructions per key and line; local memory without bank conflicts."""
     work = Work(128, 4, [(0, 256)] * (form.lines // 4), spans=((7, 256, 0),))
     rows = tuple(range(len(work.bounds)))
     short, long = (
