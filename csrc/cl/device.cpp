@@ -115,8 +115,8 @@ Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in,
       disk(options.cache_folder),
       meter(std::make_shared<Meter>(options.max_bytes)),
       context(std::move(in)),
-      queue(to ? std::move(to) : make_queue(context.get(), found.device, !by_groups())),
-      clock(by_groups() ? make_queue(context.get(), found.device, true) : QueueHandle()),
+      queue(to ? std::move(to) : make_queue(context.get(), found.device, !by_groups() || options.times_launches)),
+      clock(by_groups() && !options.times_launches ? make_queue(context.get(), found.device, true) : QueueHandle()),
       programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
                                               compiling_of(found, options))),
       arguments(found.info.kind != DeviceKind::kCpu) {}
@@ -277,9 +277,14 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
     const MutexLock lock(state_->enqueue_mutex);
     const cl_kernel object = state_->arguments.given(target, args);
     if (state_->found.pose.local_bytes) require_local_memory(state_->found, object, target.name);
-    return state_->launch_locked(target.name.c_str(), kind, [&](cl_command_queue queue, cl_event* event) {
+    const auto call = [&](cl_command_queue queue, cl_event* event) {
       return clEnqueueNDRangeKernel(queue, object, dimensions, nullptr, global.data(), local.data(), 0, nullptr, event);
-    });
+    };
+    if (!state_->options.times_launches) return state_->launch_locked(target.name.c_str(), kind, call, nullptr);
+    EventHandle event;
+    state_->launch_locked(target.name.c_str(), kind, call, &event);
+    state_->times.add(std::move(event), kernel.state_, global, local);
+    return false;
   }();
   if (begins) state_->flush_quietly();
   ++state_->meter->launches;
@@ -316,6 +321,13 @@ void Device::finish() {
     throw;
   }
   state_->wait(marker, "Device.finish");
+}
+
+std::vector<Device::LaunchTime> Device::take_launch_times() {
+  require(state_->options.times_launches, "take_launch_times",
+          "device: got one that keeps no times, allowed one that was opened with times_launches");
+  finish();
+  return state_->times.take();
 }
 
 void Device::finish_quietly() noexcept {

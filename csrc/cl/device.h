@@ -190,6 +190,7 @@ class Device : public std::enable_shared_from_this<Device> {
     // that finds out whether the driver survives them.
     std::string journal{};
     std::uint64_t max_bytes = 0;  // budget of all buffers together; 0: none. OpenCL may accept more than there is.
+    bool times_launches = false;  // keeps the times of every launch for take_launch_times: for benches, it costs time
   };
   static DevicePtr open(const DeviceInfo& info, Options options);
   ~Device();
@@ -269,6 +270,14 @@ class Device : public std::enable_shared_from_this<Device> {
   void flush();   // hands enqueued work to the device, which may not begin before; does not wait. Launches of other
                   // devices than CPUs are flushed by the sixteen
   void finish();  // waits for everything enqueued so far; throws kDevice when any of it failed
+  // Waits as finish() does, and returns the launches since the last call, in queue order; they are kept until then.
+  // Throws kArgument for a device without Options::times_launches.
+  struct LaunchTime {
+    std::string kernel, options;  // as kernel() was given them
+    Range global{}, local{};
+    std::uint64_t begun = 0, ended = 0;  // nanoseconds of the device's clock; 0: the driver does not say
+  };
+  std::vector<LaunchTime> take_launch_times();
   // For cleanup: waits, too, by another way where one fails. What failed is left to be reported by someone else.
   void finish_quietly() noexcept;
 

@@ -19,6 +19,7 @@
 #include "cl/device.h"
 #include "cl/disk_cache.h"
 #include "cl/kernel_arguments.h"
+#include "cl/launch_times.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
 #include "cl/pose.h"
@@ -89,12 +90,13 @@ struct Device::State {
     }
   }
   // A launch, of which nobody waits for by itself: the log alone keeps its event, or the event of its group. True: it
-  // filled a group, and `flush_quietly` lets the device begin.
+  // filled a group, and `flush_quietly` lets the device begin. `shared`: where its event is wanted, too; else null.
   template <class Call>
-  bool launch_locked(const char* kernel, Pace::Kind kind, Call&& call) KVTRIE_REQUIRES(enqueue_mutex) {
+  bool launch_locked(const char* kernel, Pace::Kind kind, Call&& call, EventHandle* shared)
+      KVTRIE_REQUIRES(enqueue_mutex) {
     constexpr const char* kCall = "clEnqueueNDRangeKernel";
     hold_back_locked();
-    if (by_groups() && !log.watches()) {
+    if (by_groups() && shared == nullptr && !log.watches()) {
       check_call(kCall, [&] { return call(queue.get(), nullptr); });
       return log.join(kind, kernel) && close_group_locked();
     }
@@ -102,6 +104,8 @@ struct Device::State {
     check_call(kCall, [&] { return call(queue.get(), &raw); });
     EventHandle event(raw);
     EventHandle timed = timed_locked(raw, true);
+    if (shared != nullptr && result_of("clRetainEvent", [&] { return clRetainEvent(raw); }) == CL_SUCCESS)
+      *shared = EventHandle(raw);
     log.add({std::move(event), kind, std::move(timed), !clock, kernel});
     return false;
   }
@@ -139,6 +143,7 @@ struct Device::State {
   QueueHandle clock;
   CommandLog log;
   std::unique_ptr<ProgramCache> programs;
+  LaunchTimes times;  // stays empty without Options::times_launches
 
   Mutex enqueue_mutex;
   bool clock_waits KVTRIE_GUARDED_BY(enqueue_mutex) = false;  // `clock` has markers that nobody flushed

@@ -73,6 +73,16 @@ py::dict memory(const DeviceHandle& self) {
   return result;
 }
 
+py::list take_launch_times(DeviceHandle& self) {
+  const cl::DevicePtr device = self.open();
+  const auto times = without_gil([&] { return device->take_launch_times(); });
+  py::list result;
+  for (const cl::Device::LaunchTime& each : times) {
+    result.append(py::make_tuple(each.kernel, each.options, each.global, each.local, each.begun, each.ended));
+  }
+  return result;
+}
+
 std::string representation(const DeviceHandle& self) {
   return cat("<kvtrie.Device '", self.info.name, "' (", cl::name_of(self.info.kind), ", ", self.info.compute_units,
              " compute units) of '", self.info.platform, "'>");
@@ -133,12 +143,13 @@ auto info(Value cl::DeviceInfo::*member) {
 
 }  // namespace
 
-const cl::DevicePtr& DeviceHandle::open() {
-  if (device != nullptr) return device;
+const cl::DevicePtr& DeviceHandle::open() { return device != nullptr ? device : open(usual_options()); }
+
+cl::Device::Options DeviceHandle::usual_options() const {
   cl::Device::Options options;
   options.cache_folder = setting("cache_folder");
   options.unusable = unusable_kernels(info);
-  return open(std::move(options));
+  return options;
 }
 
 const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
@@ -256,6 +267,18 @@ context of several devices without a queue, and for a device that ``devices()`` 
       },
       py::arg("journal"), py::arg("unusable"),
       "For kvtrie._probe: opens the device unprobed. Before anything else does.");
+  c.def(
+      "_open_with_times",
+      [](DeviceHandle& self) {
+        cl::Device::Options options = self.usual_options();
+        options.times_launches = true;
+        self.open(std::move(options));
+      },
+      "For benches: opens the device so that it keeps each launch's times. Before anything else does.");
+  c.def("_take_launch_times", &take_launch_times,
+        R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).
+
+Times are in nanoseconds of the device's clock. Raises ``ArgumentError`` unless ``_open_with_times`` opened it.)");
   c.def("memory", &memory, R"(Live objects and bytes now, and totals since the device was opened, as a dict.
 
 Tensors now: ``live_buffers``, ``live_bytes``, and ``pooled_buffers``, ``pooled_bytes``, which are kept for the next

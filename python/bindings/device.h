@@ -18,6 +18,7 @@ struct DeviceHandle {
 
   const cl::DevicePtr& open();  // opens at first use, once a child process found that the driver survives it
   const cl::DevicePtr& open(cl::Device::Options options);
+  cl::Device::Options usual_options() const;  // what the first form opens it with
 
   const cl::DeviceInfo info;
   cl::DevicePtr device;  // null until opened; guarded by the GIL

@@ -42,6 +42,8 @@ SKIPPED = {
     "__hash__",
     "__array__",
     "_open_for_trial",
+    "_open_with_times",
+    "_take_launch_times",
     "_save_programs",
     "_inspect_folder",
     "_log_from",

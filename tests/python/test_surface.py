@@ -27,6 +27,8 @@ OWN_DUNDERS = {
     "__getitem__",
 }
 OWN_DUNDERS |= {"__array__", "__dlpack__", "__dlpack_device__"}
+OWN_PRIVATE = {"_explain", "_kv_with_spare", "_nodes", "_open_for_trial", "_open_with_times", "_save", "_save_programs"}
+OWN_PRIVATE |= {"_set_quota", "_take_launch_times"}
 
 # ---- stubs -----------------------------------------------------------------------------------------------------------
 
@@ -61,9 +63,7 @@ def members(owner: Any) -> dict[str, Any]:
     return {
         name: value.__func__ if isinstance(value, staticmethod) else value
         for name, value in names.items()
-        if not name.startswith("_")
-        or name in OWN_DUNDERS
-        or name in ("_explain", "_kv_with_spare", "_nodes", "_open_for_trial", "_save", "_save_programs", "_set_quota")
+        if not name.startswith("_") or name in OWN_DUNDERS or name in OWN_PRIVATE
     }
 
 

@@ -1,0 +1,103 @@
+"""Attention over float16 K and V, 32 heads of 128 on 8 K/V heads: device time of a layer.
+
+``decode``   a row each of some conversations with histories of their own
+``shared``   a row each of conversations on one prefix, whose K and V are there once
+``prefill``  rows at the end of a history, each sees what is before it
+
+Layers are asked in turn, so that K and V come from memory. ``share``: bytes of K and V that have to be read at least
+once, against the rate of a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from gpu.products import copy_rate
+from gpu.rows import Rows, device_us, is_gpu, open_device
+
+HEADS, KV_HEADS, DIM = 32, 8, 128
+CHUNK = 16384  # rows that are put at once
+# What, conversations, history of each, rows of each.
+CASES = (
+    ("decode", 1, 4096, 1),
+    ("decode", 1, 32768, 1),
+    ("decode", 8, 4096, 1),
+    ("prefill", 1, 16384, 512),
+    ("shared", 64, 16384, 1),
+    ("prefill", 1, 0, 4096),
+    ("decode", 64, 4096, 1),
+    ("decode", 1, 131072, 1),
+    ("decode", 8, 32768, 1),
+    ("shared", 8, 16384, 1),
+)
+POSING = (("decode", 1, 256, 1), ("decode", 3, 64, 1), ("shared", 3, 64, 1), ("prefill", 1, 64, 40))
+
+
+def attention(rows: Rows) -> None:
+    """Every case."""
+    device = open_device(times=True)
+    rate = copy_rate(rows, device)
+    for case in CASES if is_gpu(device) else POSING:
+        rows.attempt(" ".join(map(str, case)), partial(_attend, rows, device, rate, *case))
+        device.trim()
+
+
+def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int, history: int, own: int) -> None:
+    cells = history + own if what == "shared" else conversations * (history + own)
+    nbytes = 4 * KV_HEADS * DIM * cells
+    layers = min(8, max(2, math.ceil((200 << 20) / nbytes))) if is_gpu(device) else 2
+    lines = conversations * own
+    cache = kv.CausalCache(range(layers), KV_HEADS, DIM, cells + conversations * own + 64, device=device)
+    random = np.random.default_rng(4)
+    for sequence in range(1 if what == "shared" else conversations):
+        _fill(cache, random, device, sequence, history, layers)
+    if what == "shared":
+        for sequence in range(1, conversations):
+            cache.copy_prefix(0, sequence, history)
+    places = [history + i for _ in range(conversations) for i in range(own)]
+    cache.start_forward(places, [sequence for sequence in range(conversations) for _ in range(own)])
+    k = _normal(random, device, lines, KV_HEADS)
+    for layer in range(layers):
+        cache.put(layer, k, k)
+    q = _normal(random, device, lines, HEADS)
+    works = [partial(cache.attend, layer, q) for layer in range(layers)]
+    us, launches = device_us(device, works, 4 if own == 1 else 2)
+    _tell(rows, what, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
+
+
+def _tell(
+    rows: Rows, what: str, conversations: int, history: int, own: int, us: float, launches: float, share: float
+) -> None:
+    seen = own * history + own * (own + 1) / 2  # keys of all rows of one conversation
+    flops = 4.0 * conversations * seen * HEADS * DIM / us * 1e6
+    rows.say(
+        f"{what:8} {conversations:3} conversations, {own:4} rows on {history:6}: {us:10.1f} us a layer, {launches:.0f}"
+        f" launches, {share:5.2f} of a copy, {flops / 1e12:6.1f} TFLOP/s",
+        what=what,
+        conversations=conversations,
+        history=history,
+        rows=own,
+        us=us,
+        launches=launches,
+        share=share,
+        flops_per_second=flops,
+    )
+
+
+def _fill(cache: Any, random: np.random.Generator, device: Any, sequence: int, history: int, layers: int) -> None:
+    k = _normal(random, device, min(max(history, 1), CHUNK), KV_HEADS)
+    for begin in range(0, history, CHUNK):
+        count = min(CHUNK, history - begin)
+        cache.start_forward(list(range(begin, begin + count)), [sequence] * count)
+        for layer in range(layers):
+            cache.put(layer, k[:count], k[:count])
+
+
+def _normal(random: np.random.Generator, device: Any, *shape: int) -> Any:
+    drawn = random.standard_normal((1 << 20) + 7, np.float32)
+    return kv.tensor(np.resize(drawn, (*shape, DIM)), device=device)

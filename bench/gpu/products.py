@@ -1,0 +1,103 @@
+"""Products of packed weights: device time, the share of the memory's rate, and operations a second.
+
+Several weights of one shape are used in turn, so that they come from memory and not from a cache. ``copy`` is what the
+share is of: bytes read and written by a copy of this process' own on the same device, in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from gpu.rows import Rows, device_us, is_gpu, open_device
+
+BLOCK_BYTES = {"q8_0": (32, 34), "q4_0": (32, 18), "q4_K": (256, 144)}  # numbers of a block, its bytes
+SHAPES = ((4096, 14336), (4096, 4096), (14336, 4096), (2048, 128256), (576, 1536))
+ROWS = (1, 8, 16, 64, 512, 4096)
+APART = 200 << 20  # bytes of weights in turn: several times what a GPU's caches hold
+MOST = 8  # weights in turn
+
+
+def products(rows: Rows) -> None:
+    """Every shape, the most telling first."""
+    device = open_device(times=True)
+    gpu = is_gpu(device)
+    rate = copy_rate(rows, device)
+    for inputs, out in SHAPES if gpu else ((256, 512),):
+        for stored in ("float16", "q8_0", "q4_K", "q4_0"):
+            if stored != "float16" and inputs % BLOCK_BYTES[stored][0]:
+                continue  # no whole blocks
+            name = f"{stored} {inputs} -> {out}"
+            rows.attempt(name, partial(_products_of, rows, device, stored, inputs, out, rate))
+
+
+def copy_rate(rows: Rows, device: Any) -> float:
+    """Bytes a second, read and written, of a kernel that adds two tensors; 12 bytes a number."""
+    count = (1 << 27) if is_gpu(device) else (1 << 20)
+    a = kv.tensor(np.zeros((1 << 10, count >> 10), np.float32), device=device)
+    us, _ = device_us(device, [lambda: kv.ops.add(a, a)])
+    rate = 8.0 * count / us * 1e6  # `a` is read once
+    rows.say(f"addition of a tensor to itself: {rate / 1e12:.2f} TB/s", what="copy", us=us, bytes_per_second=rate)
+    torch_rate = rows.attempt("torch's copy", lambda: _torch_copy(rows, count)) if is_gpu(device) else None
+    return float(torch_rate or rate)
+
+
+def _torch_copy(rows: Rows, count: int) -> float | None:
+    """The same by a copy of PyTorch's, which leaves nothing to wish; None where there is no PyTorch."""
+    from gpu import peers
+
+    torch: Any = peers.torch_on_gpu()
+    if torch is None:
+        return None
+    a = torch.zeros(2 * count, dtype=torch.float32, device="cuda")
+    us = peers.graph_us(torch, partial(torch.empty_like(a).copy_, a), 4)
+    rate = 16.0 * count / us * 1e6
+    rows.say(f"torch's copy: {rate / 1e12:.2f} TB/s", what="torch copy", us=us, bytes_per_second=rate)
+    return rate
+
+
+def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, rate: float) -> None:
+    first = _weight(device, stored, inputs, out)
+    count = min(MOST, max(1, APART // first.nbytes)) if is_gpu(device) else 2
+    weights = [first, *(_weight(device, stored, inputs, out) for _ in range(count - 1))]
+    random = np.random.default_rng(2)
+    for lines in ROWS if is_gpu(device) else (1, 8, 64):
+        if lines * out > 1 << 27:
+            continue  # half a gigabyte of outputs
+        x = kv.tensor(random.standard_normal((lines, inputs), np.float32), device=device)
+        works: list[Callable[[], Any]] = [partial(kv.ops.matmul, x, weight) for weight in weights]
+        us, launches = device_us(device, works, 5 if lines < 512 else 2)
+        share, flops = first.nbytes / us * 1e6 / rate, 2.0 * lines * inputs * out / us * 1e6
+        rows.say(
+            f"{stored:8} {inputs:6} -> {out:6} {lines:5} rows {us:9.1f} us {share:5.2f} of a copy"
+            f" {flops / 1e12:7.1f} TFLOP/s",
+            what="product",
+            stored=stored,
+            inputs=inputs,
+            out=out,
+            rows=lines,
+            us=us,
+            launches=launches,
+            share=share,
+            flops_per_second=flops,
+            bytes=first.nbytes,
+        )
+
+
+def _weight(device: Any, stored: str, inputs: int, out: int) -> Any:
+    """Random blocks, scales of 2^-6, or random numbers."""
+    random = np.random.default_rng(inputs)
+    if stored == "float16":
+        numbers = (random.standard_normal((1 << 20) + 7, np.float32) * 0.05).astype(np.float16)
+        return kv.ops.pack(kv.tensor(np.resize(numbers, (out, inputs)), device=device))
+    numbers_of, nbytes = BLOCK_BYTES[stored]
+    blocks = random.integers(0, 256, ((1 << 14) + 7, nbytes), np.uint8)
+    blocks[:, :2] = np.frombuffer(np.float16(2.0**-6).tobytes(), np.uint8)
+    if stored == "q4_K":
+        blocks[:, 2:4] = blocks[:, :2]
+    packed = np.resize(blocks, (out, inputs // numbers_of * nbytes))
+    return kv.ops.pack_blocks(packed, stored, device=device)
