@@ -13,7 +13,7 @@ struct Record {
   std::optional<KernelFamily> family KVTRIE_GUARDED_BY(mutex);
   std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
-  std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex);
+  std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
   std::unordered_map<std::string, bool> verdicts KVTRIE_GUARDED_BY(mutex);
 };
 
@@ -69,6 +69,18 @@ void set_lanes(cl::Device& device, std::int32_t lanes) {
   const auto record = record_of(device);
   const MutexLock lock(record->mutex);
   record->lanes = lanes;
+}
+
+std::optional<std::int32_t> argmax_lanes(cl::Device& device) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  return record->argmax_lanes;
+}
+
+void set_argmax_lanes(cl::Device& device, std::int32_t lanes) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  record->argmax_lanes = lanes;
 }
 
 void set_measured_width(cl::Device& device, std::int32_t width) {

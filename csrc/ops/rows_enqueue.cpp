@@ -1,5 +1,9 @@
 #include "ops/rows_enqueue.h"
 
+#include <algorithm>
+#include <bit>
+
+#include "ops/registry.h"
 #include "ops/support.h"
 
 namespace kvtrie::ops::bare {
@@ -48,11 +52,31 @@ void softmax(const Tensor& x, const Tensor& y) {
   launch_rows(x, "rows", "softmax", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
 }
 
+namespace {
+
+cl::Kernel argmax_kernel(cl::Device& device, std::int32_t lanes) {
+  return device.kernel("rows", "argmax", join("-DLANES=", lanes, row_option(device)));
+}
+
+}  // namespace
+
+std::int32_t argmax_lanes(cl::Device& device) {
+  constexpr std::uint32_t kMost = 512;
+  const std::int32_t least = lanes_for(device);
+  if (least == 1) return 1;
+  if (const auto known = registry::argmax_lanes(device)) return *known;
+  auto lanes = static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
+  while (lanes > least && static_cast<std::int32_t>(device.group_limit(argmax_kernel(device, lanes))) < lanes)
+    lanes /= 2;
+  lanes = std::max(lanes, least);
+  registry::set_argmax_lanes(device, lanes);
+  return lanes;
+}
+
 void argmax(const Tensor& x, const Tensor& y, std::int32_t lanes) {
-  cl::Device& device = *x.device();
   const std::size_t group = lanes;
-  device.launch(device.kernel("rows", "argmax", join("-DLANES=", lanes, row_option(device))), {group, row_count(x), 0},
-                {group, 1, 0}, x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
+  x.device()->launch(argmax_kernel(*x.device(), lanes), {group, row_count(x), 0}, {group, 1, 0}, x.buffer(), x.offset(),
+                     y.buffer(), y.offset(), last_dim(x));
 }
 
 void unary(const std::string& op, const Tensor& a, const Tensor& y) {

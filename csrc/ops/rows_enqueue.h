@@ -18,7 +18,10 @@ void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, co
 void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y);
 void l2_norm(const Tensor& x, float eps, const Tensor& y);
 void softmax(const Tensor& x, const Tensor& y);
+// `lanes`: argmax_lanes, or fewer.
 void argmax(const Tensor& x, const Tensor& y, std::int32_t lanes);
+// Of a group of argmax: 1 in the serial family, else as many as the device and the kernel's registers allow, up to 512.
+std::int32_t argmax_lanes(cl::Device& device);
 void unary(const std::string& op, const Tensor& a, const Tensor& y);
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
 void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);

@@ -1,7 +1,5 @@
 #include "ops/rows_variant.h"
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -209,18 +207,13 @@ bool argmax_agrees(const cl::DevicePtr& device, std::int32_t lanes) {
 
 }  // namespace
 
-// One row of a whole vocabulary is the common case: a group as large as the device allows, where it has several lanes.
+// One row of a whole vocabulary is the common case: a group as large as the kernel may have there, up to 512, where it
+// has several lanes.
 void launch_argmax(const Tensor& x, const Tensor& y) {
-  constexpr std::uint32_t kMost = 512;
   const cl::DevicePtr& device = x.device();
-  const std::int32_t lanes = lanes_for(*device);
-  const auto key = [&](std::int32_t of) { return join("rows argmax -DLANES=", of, row_option(*device)); };
-  const auto wide = static_cast<std::int32_t>(std::bit_floor(std::min(device->info().max_work_group, kMost)));
-  if (lanes > 1 && wide > lanes && variant_works(device, key(wide), [&] { return argmax_agrees(device, wide); })) {
-    bare::argmax(x, y, wide);
-    return;
-  }
-  require_variant(device, key(lanes), [&] { return argmax_agrees(device, lanes); });
+  const std::int32_t lanes = bare::argmax_lanes(*device);
+  require_variant(device, join("rows argmax -DLANES=", lanes, row_option(*device)),
+                  [&] { return argmax_agrees(device, lanes); });
   bare::argmax(x, y, lanes);
 }
 
