@@ -93,6 +93,7 @@ CASES: list[tuple[str, str, str, Callable[..., Any]]] = [
     *[(f"min.{k} {{d}}, {{0}}, {{1}}", f"{k} {k}", k, min) for k in INTEGERS],
     *[(f"mad.lo.{k} {{d}}, {{0}}, {{1}}, {{2}}", f"{k} {k} {k}", k, lambda a, b, c: a * b + c) for k in INTEGERS[2:]],
     *[(f"mul.hi.{k} {{d}}, {{0}}, {{1}}", f"{k} {k}", k, lambda a, b: a * b >> 32) for k in ("s32", "u32")],
+    ("mul.hi.u16 {d}, {0}, {1}", "u16 u16", "u16", lambda a, b: a * b >> 16),
     ("mul.wide.s16 {d}, {0}, {1}", "s16 s16", "s32", lambda a, b: a * b),
     ("mul.wide.u16 {d}, {0}, {1}", "u16 u16", "u32", lambda a, b: a * b),
     ("mul.wide.s32 {d}, {0}, {1}", "s32 s32", "s64", lambda a, b: a * b),

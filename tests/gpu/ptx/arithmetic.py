@@ -70,7 +70,7 @@ def _divide(a: Values, b: Values) -> Values:
 
 def _high(a: Values, b: Values) -> Values:
     wide = np.int64 if a.dtype.kind == "i" else np.uint64
-    return (a.astype(wide) * b.astype(wide) >> wide(32)).astype(a.dtype)
+    return (a.astype(wide) * b.astype(wide) >> wide(8 * a.dtype.itemsize)).astype(a.dtype)
 
 
 def _halves(function: Function) -> Function:
@@ -232,7 +232,7 @@ def decode(program: Program, instruction: Instruction) -> Step:
             step = _plain(
                 program, instruction, lambda a, b, c: a.astype(dtype) * b.astype(dtype) + c, [kind, kind, wide], wide
             )
-    elif "hi" in modifiers and head == "mul" and size_of(kind) == 4:
+    elif "hi" in modifiers and head == "mul" and size_of(kind) <= 4:
         modifiers -= {"hi"}
         step = _plain(program, instruction, _high, [kind, kind], kind)
     elif kind == "f16x2" and head in ("add", "sub", "mul"):
