@@ -1,5 +1,7 @@
 #include "ops/tensor_cores.h"
 
+#include <atomic>
+
 #include "ops/family.h"
 #include "ops/registry.h"
 
@@ -8,15 +10,24 @@ namespace {
 
 constexpr std::uint32_t kFirstCapability = 80;  // mma.sync of m16n8k16, ldmatrix and cp.async
 
+// Whether any device of the process was ever told otherwise. Every product asks, and looking for what a device was told
+// costs more than the rest of the answer.
+std::atomic<bool> told{false};
+
 }  // namespace
 
 bool tensor_cores(cl::Device& device) {
+  const bool has = device.info().compute_capability >= kFirstCapability;
+  if (!has && !told.load(std::memory_order_relaxed)) return false;
   if (kernel_family(device) != KernelFamily::kWorkGroup) return false;
   if (const auto chosen = registry::tensor_cores_override(device)) return *chosen;
-  return device.info().compute_capability >= kFirstCapability;
+  return has;
 }
 
-void set_tensor_cores(cl::Device& device, std::optional<bool> use) { registry::set_tensor_cores_override(device, use); }
+void set_tensor_cores(cl::Device& device, std::optional<bool> use) {
+  if (use) told = true;
+  registry::set_tensor_cores_override(device, use);
+}
 
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {
   constexpr std::size_t kKib = 1024;
