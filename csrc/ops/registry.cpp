@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "base/mutex.h"
 
@@ -21,37 +22,35 @@ std::shared_ptr<Record> record_of(cl::Device& device) {
   return device.extension<Record>([] { return std::make_shared<Record>(); });
 }
 
+template <class T>
+T kept(cl::Device& device, T Record::*what) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  return (*record).*what;
+}
+
+template <class T>
+void keep(cl::Device& device, T Record::*what, T value) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  (*record).*what = std::move(value);
+}
+
 }  // namespace
 
-std::optional<KernelFamily> family_override(cl::Device& device) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  return record->family;
-}
+std::optional<KernelFamily> family_override(cl::Device& device) { return kept(device, &Record::family); }
 
 void set_family_override(cl::Device& device, std::optional<KernelFamily> family) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  record->family = family;
+  keep(device, &Record::family, family);
 }
 
-std::optional<bool> tensor_cores_override(cl::Device& device) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  return record->tensor_cores;
-}
+std::optional<bool> tensor_cores_override(cl::Device& device) { return kept(device, &Record::tensor_cores); }
 
 void set_tensor_cores_override(cl::Device& device, std::optional<bool> use) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  record->tensor_cores = use;
+  keep(device, &Record::tensor_cores, use);
 }
 
-Widths widths(cl::Device& device) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  return record->widths;
-}
+Widths widths(cl::Device& device) { return kept(device, &Record::widths); }
 
 void set_width_override(cl::Device& device, std::optional<std::int32_t> width) {
   const auto record = record_of(device);
@@ -59,28 +58,14 @@ void set_width_override(cl::Device& device, std::optional<std::int32_t> width) {
   record->widths.chosen = width;
 }
 
-std::optional<std::int32_t> lanes(cl::Device& device) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  return record->lanes;
-}
+std::optional<std::int32_t> lanes(cl::Device& device) { return kept(device, &Record::lanes); }
 
-void set_lanes(cl::Device& device, std::int32_t lanes) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  record->lanes = lanes;
-}
+void set_lanes(cl::Device& device, std::int32_t lanes) { keep(device, &Record::lanes, std::optional(lanes)); }
 
-std::optional<std::int32_t> argmax_lanes(cl::Device& device) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  return record->argmax_lanes;
-}
+std::optional<std::int32_t> argmax_lanes(cl::Device& device) { return kept(device, &Record::argmax_lanes); }
 
 void set_argmax_lanes(cl::Device& device, std::int32_t lanes) {
-  const auto record = record_of(device);
-  const MutexLock lock(record->mutex);
-  record->argmax_lanes = lanes;
+  keep(device, &Record::argmax_lanes, std::optional(lanes));
 }
 
 void set_measured_width(cl::Device& device, std::int32_t width) {
