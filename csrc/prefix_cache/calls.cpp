@@ -123,12 +123,12 @@ void PrefixCacheState::expire(Entry& entry) {
   while (Node* node = closed ? nullptr : leases.take_expired(now)) {
     state_of(node).last_used_seconds = now;  // it was wanted until now
     ++totals.expired_pins;
-    eviction.try_join(node);
+    removal.try_join(node);
     if (++gone % kPinsAtOnce == 0) pieces.end();
   }
   const auto remove = [this](Node* leaf) KVTRIE_REQUIRES(mutex) {
     totals.expired_tokens += state_of(leaf).length();
-    eviction.remove_subtree(leaf, /*tidy=*/false);  // a join would take away a node that is still to be looked at
+    removal.remove_subtree(leaf, /*tidy=*/false);  // a join would take away a node that is still to be looked at
   };
   while (!closed && expiry.due(now) && !expiry.sweep_some(now, pieces.most(), remove)) pieces.end();
 }
@@ -251,7 +251,7 @@ void PrefixCacheState::remove_all(Entry& entry) noexcept {
       while (leaf->first_child() != nullptr) leaf = leaf->first_child();
       Node* above = leaf->parent();
       Node* next = above->is_root() ? leaf->next_sibling() : above;  // a root may go with its last child
-      eviction.remove_subtree(leaf, /*tidy=*/false);
+      removal.remove_subtree(leaf, /*tidy=*/false);
       leaf = next;
     }
     const std::uint32_t turn = turns.taken();

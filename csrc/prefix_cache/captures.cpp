@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
 

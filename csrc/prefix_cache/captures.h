@@ -22,11 +22,10 @@
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/planner.h"
 #include "prefix_cache/restore_points.h"
+#include "prefix_cache/stats.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
-
-struct PrefixCacheStats;
 
 class Captures {
  public:

@@ -33,7 +33,7 @@ class CursorUndo {
     if (!forgotten_) go_back();
     for (std::size_t i = 0; i < kept_.size(); ++i) of_.caches.all[i]->close_sequence(kept_[i]);
     of_.trie.unlock(node_);
-    of_.eviction.try_join(node_);
+    of_.removal.try_join(node_);
   }
   CursorUndo(const CursorUndo&) = delete;
   CursorUndo& operator=(const CursorUndo&) = delete;
@@ -60,7 +60,7 @@ class CursorUndo {
     if (Node* reached = std::exchange(cursor_.node, node_); reached != node_) {
       of_.trie.lock(node_);
       of_.trie.unlock(reached);
-      of_.eviction.try_join(reached);
+      of_.removal.try_join(reached);
     }
     if (!kept_.empty()) return std::swap(cursor_.sequences, kept_);
     for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)

@@ -48,7 +48,7 @@ void Cursors::close(Cursor& cursor) noexcept {
   Node* above = node->is_root() ? node : node->parent();
   if (!node->is_root()) state_of(node).last_used_seconds = of_.now;
   of_.trie.unlock(node);
-  of_.eviction.try_join(node);
+  of_.removal.try_join(node);
   if (of_.demand.holds_back() && above != node) join_up_from(above);
   cursor.tail = {};
 }
@@ -57,7 +57,7 @@ void Cursors::close(Cursor& cursor) noexcept {
 void Cursors::join_up_from(Node* node) noexcept {
   while (!node->is_root()) {
     Node* above = node->parent();
-    of_.eviction.try_join(node);
+    of_.removal.try_join(node);
     node = above;
   }
 }
@@ -82,7 +82,7 @@ void Cursors::move_to(Cursor& cursor, Node* node) noexcept {
   of_.trie.lock(node);
   if (!before->is_root()) state_of(before).last_used_seconds = of_.now;
   of_.trie.unlock(before);
-  of_.eviction.try_join(before);
+  of_.removal.try_join(before);
 }
 
 // Where the node holds cells the cursor re-points to them and its own go back; where it holds none it takes the

@@ -31,11 +31,11 @@
 #include "prefix_cache/captures.h"
 #include "prefix_cache/cursor.h"
 #include "prefix_cache/demand.h"
-#include "prefix_cache/eviction.h"
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/planner.h"
+#include "prefix_cache/removal.h"
 #include "prefix_cache/restore_points.h"
 #include "trie/trie.h"
 
@@ -51,7 +51,7 @@ struct CursorTree {
   const Planner& planner;
   Demand& demand;
   Captures& captures;
-  Eviction& eviction;
+  Removal& removal;
   LiveSessions& sessions;
   const NodeCosts& costs;  // of new nodes
   const double& now;       // seconds

@@ -116,7 +116,7 @@ void Cursors::drop_ahead(Cursor& cursor) noexcept {
   }
   Node* node = std::exchange(cursor.ahead, nullptr);
   of_.trie.unlock(node);
-  of_.eviction.try_join(node);
+  of_.removal.try_join(node);
 }
 
 // ---- backwards ----------------------------------------------------------------------------------------------------

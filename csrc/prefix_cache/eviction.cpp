@@ -1,11 +1,8 @@
 #include "prefix_cache/eviction.h"
 
-#include <algorithm>
-#include <new>
 #include <vector>
 
 #include "prefix_cache/node_bytes.h"
-#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
 
@@ -23,17 +20,6 @@ Node* Eviction::next_victim(const Trie::Groups* may) {
 
 Node* Eviction::outside_victim() {
   return of_.places.oldest_outside([](const Node* leaf) { return leaf->locks() == 0; });
-}
-
-bool Eviction::subtree_is_locked(Node* node) const {
-  std::vector<Node*> open{node};
-  while (!open.empty()) {
-    Node* next = open.back();
-    open.pop_back();
-    if (next->locks() != 0) return true;
-    for (Node* child = next->first_child(); child != nullptr; child = child->next_sibling()) open.push_back(child);
-  }
-  return false;
 }
 
 // Walks up from the match while there is one child at most and no lock but that of a user point. What follows the
@@ -90,89 +76,12 @@ Node* Eviction::split_tail(Node* node, std::uint32_t tokens) {
 std::uint64_t Eviction::evict(Node* node) {
   const std::uint64_t bytes = device_bytes_of(of_.caches, state_of(node));
   if (page_out(node) > 0) return bytes;
-  remove_subtree(node);
+  of_.removal.remove_subtree(node);
   return bytes;
 }
 
 void Eviction::evict_point(Node* node) {
-  if (!page_out_point(node)) drop_point(node);
+  if (!page_out_point(node)) of_.removal.drop_point(node);
 }
-
-// ---- out of the tree ----------------------------------------------------------------------------------------------
-
-void Eviction::drop_point(Node* node, bool tidy) {
-  of_.points.remove(node);
-  ++of_.totals.dropped_points;
-  of_.points.take_off_user(node);
-  if (tidy && !prune(node)) try_join(node);
-}
-
-// The point first: one that is no longer marked or pinned would be listed among the others, and that takes memory.
-std::uint64_t Eviction::remove(Node* leaf) {
-  const NodeState& state = state_of(leaf);
-  const std::uint64_t bytes = device_bytes_of(of_.caches, state) + outside_bytes_of(of_.caches, state);
-  of_.totals.evicted_tokens += state.length();
-  of_.totals.dropped_points += of_.points.remove(leaf) ? 1 : 0;
-  of_.points.take_off_user(leaf);
-  if (state.pins() > 0) of_.leases.remove_below(leaf);
-  if (Node* above = leaf->parent(); !above->is_root())
-    state_of(above).last_used_seconds = std::max(state_of(above).last_used_seconds, state.last_used_seconds);
-  of_.places.remove(leaf);
-  of_.trie.remove(leaf);
-  return bytes;
-}
-
-std::uint64_t Eviction::remove_subtree(Node* node, bool tidy) {
-  Node* parent = node->parent();
-  const bool below_root = parent->is_root();  // a root may go with its last child
-  std::uint64_t bytes = 0;
-  for (Node* leaf = node; leaf != parent;) {
-    while (leaf->first_child() != nullptr) leaf = leaf->first_child();
-    Node* next = leaf == node ? parent : leaf->parent();
-    bytes += remove(leaf);
-    leaf = next;
-  }
-  if (tidy && !below_root) try_join(parent);
-  return bytes;
-}
-
-// Where there is full attention every node holds some.
-bool Eviction::prune(Node* node) {
-  bool removed = false;
-  while (of_.caches.full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
-    const NodeState& state = state_of(node);
-    const auto holds = [](const Held& held) { return !held.cells.empty() || !held.slices.empty(); };
-    if (state.point().exists() || std::any_of(state.held.begin(), state.held.end(), holds)) break;
-    Node* parent = node->parent();
-    const bool last = parent->is_root() && parent->child_count() == 1;
-    remove_subtree(node, /*tidy=*/false);  // a join would take away a node that a caller still looks at
-    removed = true;
-    if (last) break;  // the root may have gone, too
-    node = parent;
-  }
-  return removed;
-}
-
-// Two nodes do as well as one where there is no memory.
-void Eviction::try_join(Node* node) noexcept {
-  if (node->is_root() || node->locks() != 0 || node->child_count() != 1) return;
-  try {
-    of_.trie.join_with_child(node);
-  } catch (const std::bad_alloc&) {
-  }
-}
-
-// ---- what the lower tiers ask for ---------------------------------------------------------------------------------
-
-// A join could swallow the node that is being paged out.
-bool Eviction::remove_unlocked(Node* top) {
-  if (subtree_is_locked(top)) return false;
-  remove_subtree(top, /*tidy=*/false);
-  return true;
-}
-
-void Eviction::forget_point(Node* node) { drop_point(node, /*tidy=*/false); }
-
-std::uint64_t Eviction::bytes_under_way() const { return of_.behind.pending_bytes(); }
 
 }  // namespace kvtrie

@@ -46,6 +46,7 @@
 #include "prefix_cache/media.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
+#include "prefix_cache/stats.h"
 #include "store/background_queue.h"
 #include "store/shared_exchange.h"
 #include "store/shared_tier.h"
@@ -55,17 +56,6 @@ namespace kvtrie {
 class Entry;
 class Session;
 struct PrefixCacheState;
-
-struct StoreStats {
-  SharedStats tier;
-  std::uint64_t sent = 0;      // snapshots that the store has now, by this process
-  std::uint64_t unsent = 0;    // and those not sent: gone before their turn, no room for them, no answer
-  std::uint64_t received = 0;  // snapshots that became nodes here
-  std::uint64_t received_bytes = 0;
-  std::uint64_t pending = 0;      // paths on their way
-  std::uint64_t not_worth = 0;    // look-ups left out, or cut short: computing was measured to take less
-  std::int64_t least_tokens = 0;  // that a prompt must be able to gain, when it was last looked at; -1: none will do
-};
 
 class Exchange {
  public:

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "prefix_cache/node_bytes.h"
-#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
 

@@ -25,17 +25,16 @@
 #include <vector>
 
 #include "prefix_cache/cache_table.h"
+#include "prefix_cache/copies.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/restore_points.h"
-#include "prefix_cache/write_behind.h"
+#include "prefix_cache/stats.h"
 
 namespace kvtrie {
 
-struct PrefixCacheStats;
-
-class HostCopies final : public WriteBehind::Copies {
+class HostCopies final : public Copies {
  public:
   // `host` may be null: no such tier. Counts in `totals` what it copies. All outlive this.
   // `quotas` (may be null): in which budgets memory of a namespace is reserved.

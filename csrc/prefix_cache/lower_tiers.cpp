@@ -91,7 +91,7 @@ Node* LowerTiers::next_victim(int order, const Trie::Groups* may) {
 bool LowerTiers::make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
   if (has_quotas())
     return make_host_room_by_quotas(bytes, may_lose, whose == nullptr ? Group{0} : whose->group(), whose);
-  const std::uint64_t in_transit = tree_.bytes_under_way();
+  const std::uint64_t in_transit = places_.bytes_being_written();
   if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
   while (!host_->fits(bytes)) {
     Node* victim = next_victim(kHostOrder);
@@ -114,7 +114,7 @@ bool LowerTiers::leave_host(Node* node, MayLose may_lose, const Node* whose) {
   bool last_copy = false;
   state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || is_in_memory_only(blob); });
   if (last_copy && !may_go(node, may_lose, whose)) return false;
-  if (last_copy && !state.on_device()) return tree_.remove_unlocked(node);
+  if (last_copy && !state.on_device()) return removal_.remove_unlocked(node);
   drop_slices(node, is_in_memory_only);
   state.visit_blobs([](const BlobPtr& blob) {
     if (blob->in_memory()) blob->drop_memory();
@@ -142,7 +142,7 @@ void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&
   const bool of_point = std::any_of(point.copies.begin(), point.copies.end(),
                                     [&](const BlobSlice& each) { return each.blob != nullptr && which(each.blob); });
   if (!of_point) return;
-  point.on_device ? points_.drop_copies(node) : tree_.forget_point(node);
+  point.on_device ? points_.drop_copies(node) : removal_.drop_point(node, /*tidy=*/false);
 }
 
 // ---- what no order of victims offers ------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ bool LowerTiers::leave_disk(Node* node) {
     if (alone) blob->forget_saved();
     last_copy = last_copy || !alone;
   });
-  if (last_copy && !state.on_device()) return tree_.remove_unlocked(node);
+  if (last_copy && !state.on_device()) return removal_.remove_unlocked(node);
   drop_slices(node, [](const BlobPtr& blob) { return blob->saved(); });
   places_.settle(node);
   return true;

@@ -30,7 +30,7 @@
 // is no such tier, nothing that makes room in it may be called. Cost: O(log n) for each victim and its blobs; O(nodes
 // on live paths) where no victim is left, and for each file that a lower cap takes from a live path; O(nodes) for
 // `check` and `bytes_in_memory`.
-// Threads: guarded by the prefix cache's mutex; `Tree` is called with it held. Units: bytes.
+// Threads: guarded by the prefix cache's mutex. Units: bytes.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,7 @@
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/quotas.h"
+#include "prefix_cache/removal.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/reuse_plan.h"
 #include "store/byte_budget.h"
@@ -72,21 +73,10 @@ enum class MayLose : std::uint8_t {
 
 class LowerTiers {
  public:
-  // What others do for it.
-  class Tree {
-   public:
-    virtual bool remove_unlocked(Node* top) = 0;  // and what is below it; nothing joins. False: some of it is locked
-    virtual void forget_point(Node* node) = 0;    // wherever it is, with a user's mark; nothing joins
-    virtual std::uint64_t bytes_under_way() const = 0;  // of memory, to files
-
-   protected:
-    ~Tree() = default;
-  };
-
   // `host` (may be null: no such tier) is set for good. All outlive this.
   // `quotas` (null: there are none): of namespaces, in both tiers. `demand` (null: all are): which nodes are wanted.
   LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, const LiveSessions& sessions,
-             std::shared_ptr<ByteBudget> host, Tree& tree, const Quotas* quotas = nullptr,
+             std::shared_ptr<ByteBudget> host, Removal& removal, const Quotas* quotas = nullptr,
              const Demand* demand = nullptr)
       : trie_(trie),
         places_(places),
@@ -94,7 +84,7 @@ class LowerTiers {
         leases_(leases),
         sessions_(sessions),
         host_(std::move(host)),
-        tree_(tree),
+        removal_(removal),
         quotas_(quotas),
         demand_(demand) {}
   LowerTiers(const LowerTiers&) = delete;
@@ -170,7 +160,7 @@ class LowerTiers {
   Leases& leases_;
   const LiveSessions& sessions_;
   const std::shared_ptr<ByteBudget> host_;
-  Tree& tree_;
+  Removal& removal_;
   const Quotas* const quotas_;
   const Demand* const demand_;
   std::shared_ptr<DiskTier> disk_;

@@ -31,7 +31,7 @@ bool LowerTiers::take_host(MayLose may_lose, const std::function<bool()>& enough
 
 bool LowerTiers::make_host_room_by_quotas(std::uint64_t bytes, MayLose may_lose, Group who, const Node* whose) {
   const std::uint64_t most = quotas_->host(who).most;
-  const std::uint64_t under_way = who > 0 ? quotas_->writing(who) : tree_.bytes_under_way();
+  const std::uint64_t under_way = who > 0 ? quotas_->writing(who) : places_.bytes_being_written();
   const std::uint64_t cap = std::min(most, host_->cap());
   if (bytes > cap || bytes > cap - std::min(under_way, cap)) return false;
   const Trie::Groups only = [who](Group group) { return group == who; };

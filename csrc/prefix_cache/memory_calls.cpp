@@ -218,7 +218,7 @@ std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
       require_interrupted(pieces, "evict");
       break;
     }
-    freed += state_->eviction.remove_subtree(tail_worth(*state_, victim, nbytes - freed));
+    freed += state_->removal.remove_subtree(tail_worth(*state_, victim, nbytes - freed));
     if (freed < nbytes) pieces.add();
   }
   return freed;
@@ -229,7 +229,7 @@ std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const To
   Entry entry(*state_);
   Node* top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return 0;
-  return state_->eviction.remove_subtree(top);
+  return state_->removal.remove_subtree(top);
 }
 
 std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl) {
@@ -259,7 +259,7 @@ std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Tok
   if (node == nullptr || node->is_root()) return 0;
   const std::int32_t length = node->end();
   state_->leases.unpin(node);
-  state_->eviction.try_join(node);
+  state_->removal.try_join(node);
   return length;
 }
 

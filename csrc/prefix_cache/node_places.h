@@ -67,9 +67,10 @@ class NodePlaces {
   void settle(Node* node);             // after its blobs changed, or cells of windowed caches went
   void settle_more_cells(Node* node);  // the same, or such cells came: what is parked is listed again
 
-  void begin_writing(const BlobPtr& blob) { being_written_.insert(blob); }
-  void end_writing(const BlobPtr& blob) { being_written_.erase(blob); }
+  void begin_writing(const BlobPtr& blob) { bytes_being_written_ += being_written_.insert(blob).second ? blob->bytes() : 0; }
+  void end_writing(const BlobPtr& blob) { bytes_being_written_ -= being_written_.erase(blob) * blob->bytes(); }
   bool is_being_written(const BlobPtr& blob) const { return being_written_.count(blob) != 0; }
+  std::uint64_t bytes_being_written() const noexcept { return bytes_being_written_; }
 
   // Cells of the windowed cache at `place` (tree_orders.h): the first node for which `gives` says yes, null when there
   // is none.
@@ -119,6 +120,7 @@ class NodePlaces {
   OutsideLeaves outside_leaves_;
   OutsideLeaves::node_type spare_;               // for the next leaf that leaves the device
   std::set<BlobPtr> being_written_;              // queued for the disk
+  std::uint64_t bytes_being_written_ = 0;        // of those
   std::vector<std::uint64_t> device_tokens_{0};  // of each group
 };
 

@@ -202,7 +202,7 @@ void PrefixCacheState::drop_damaged(const Path& path) {
     if (!has_damage(state_of(node))) continue;
     ++totals.checksum_failures;
     if (lost_full_attention(caches, state_of(node))) {
-      if (!eviction.subtree_is_locked(node)) eviction.remove_subtree(node);
+      if (!removal.subtree_is_locked(node)) removal.remove_subtree(node);
       return;
     }
     lower.drop_slices(node, is_damaged);
@@ -253,7 +253,7 @@ void PrefixCacheState::fail_arrival(const ArrivalPtr& arrival) {
   });
   for (Node* node : tops) {
     leases.lose_below(node);
-    eviction.remove_subtree(node);
+    removal.remove_subtree(node);
   }
 }
 

@@ -48,6 +48,7 @@
 #include "prefix_cache/planner.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/quotas.h"
+#include "prefix_cache/removal.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/room.h"
 #include "prefix_cache/shift.h"
@@ -97,22 +98,24 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
   Demand demand KVTRIE_GUARDED_BY(mutex){options.disk_after};
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, sessions, host, eviction, &quotas, &demand};
+  Removal removal KVTRIE_GUARDED_BY(mutex){caches, trie, places, points, leases, totals};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, sessions, host, removal, &quotas, &demand};
   HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals, &quotas};
-  Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
+  Eviction eviction KVTRIE_GUARDED_BY(mutex){
+      {caches, trie, places, points, leases, lower, copies, behind, removal, totals}};
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
                                                   points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load};
   Room room KVTRIE_GUARDED_BY(mutex){
-      {caches, orders, trie, places, points, leases, sessions, copies, eviction, &quotas},
+      {caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, &quotas},
       options.growth,
       host != nullptr};
   Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};
   Cursors cursors KVTRIE_GUARDED_BY(mutex){
-      {caches, trie, places, points, lower, planner, demand, captures, eviction, sessions, node_costs, now}};
+      {caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
   Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
-  ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, cursors};
+  ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, removal, cursors};
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, &quotas};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
   // Calls that have let go of the mutex and still take the checksums of blobs, which may be in no node by then. It goes

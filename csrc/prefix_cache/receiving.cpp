@@ -269,7 +269,7 @@ class Lookup final : private Asker {
     state_.mutex.assert_held();  // as the class says
     const std::vector<Node*> path = path_up_from(hold_->node());
     hold_ = nullptr;
-    for (std::size_t i = path.size(); any_ && i-- > 1;) state_.eviction.try_join(path[i]);
+    for (std::size_t i = path.size(); any_ && i-- > 1;) state_.removal.try_join(path[i]);
   }
 
   Exchange& owner_;

@@ -336,7 +336,7 @@ void Room::let_go_unneeded(std::size_t cache, std::uint32_t count) {
   for (Node* node : with_unneeded_cells(cache, count - free)) {
     const std::uint32_t missing = count - std::min(count, owner.free_cells());
     let_go_of(cache, node, missing);
-    of_.eviction.prune(node);
+    of_.removal.prune(node);
   }
 }
 

@@ -42,6 +42,7 @@
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/plan_types.h"
 #include "prefix_cache/quotas.h"
+#include "prefix_cache/removal.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/tree_orders.h"
 #include "trie/trie.h"
@@ -59,6 +60,7 @@ struct RoomTree {
   const LiveSessions& sessions;
   HostCopies& copies;
   Eviction& eviction;
+  Removal& removal;
   const Quotas* quotas = nullptr;  // null: there are none
 };
 

@@ -254,7 +254,7 @@ std::uint32_t Room::let_go_in(Group group, std::size_t cache, std::uint32_t coun
   for (Node* node : with_unneeded_cells(cache, count, group)) {
     if (freed >= count) break;
     freed += let_go_of(cache, node, count - freed);
-    of_.eviction.prune(node);
+    of_.removal.prune(node);
   }
   return freed;
 }

@@ -47,7 +47,7 @@ void ContextShift::remove_own_path(Node* node, const Node* above) {
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;
     if (eviction_.page_out(node) == 0) {
-      eviction_.remove_subtree(node, /*tidy=*/false);
+      removal_.remove_subtree(node, /*tidy=*/false);
       if (last) return;  // the root may have gone, too
     }
     node = parent;

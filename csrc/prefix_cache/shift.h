@@ -21,6 +21,7 @@
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/cursors.h"
 #include "prefix_cache/eviction.h"
+#include "prefix_cache/removal.h"
 #include "prefix_cache/room.h"
 #include "trie/trie.h"
 
@@ -33,8 +34,9 @@ std::int32_t shift_discard(std::int32_t limit, std::int32_t keep, std::int32_t l
 class ContextShift {
  public:
   // All outlive this.
-  ContextShift(const CacheTable& caches, Trie& trie, Room& room, Eviction& eviction, Cursors& cursors)
-      : caches_(caches), trie_(trie), room_(room), eviction_(eviction), cursors_(cursors) {}
+  ContextShift(const CacheTable& caches, Trie& trie, Room& room, Eviction& eviction, Removal& removal,
+               Cursors& cursors)
+      : caches_(caches), trie_(trie), room_(room), eviction_(eviction), removal_(removal), cursors_(cursors) {}
   ContextShift(const ContextShift&) = delete;
   ContextShift& operator=(const ContextShift&) = delete;
 
@@ -54,6 +56,7 @@ class ContextShift {
   Trie& trie_;
   Room& room_;
   Eviction& eviction_;
+  Removal& removal_;
   Cursors& cursors_;
 };
 

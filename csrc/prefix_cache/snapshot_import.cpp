@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "prefix_cache/media.h"
-#include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/saving.h"
 
 namespace kvtrie {

@@ -28,13 +28,12 @@
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/restore_points.h"
+#include "prefix_cache/stats.h"
 #include "store/disk_tier.h"
 #include "store/snapshot_format.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
-
-struct PrefixCacheStats;
 
 // A snapshot that came from elsewhere, in terms of this cache.
 struct Imported {

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "prefix_cache/media.h"
-#include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/step.h"
 
 namespace kvtrie {

@@ -26,11 +26,11 @@
 #include "prefix_cache/captures.h"
 #include "prefix_cache/cursors.h"
 #include "prefix_cache/room.h"
+#include "prefix_cache/stats.h"
 
 namespace kvtrie {
 
 class Step;
-struct PrefixCacheStats;
 
 class Steps {
  public:

@@ -45,6 +45,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "prefix_cache/copies.h"
 #include "prefix_cache/demand.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
@@ -60,18 +61,6 @@ SnapshotHeader header_of(const Node* node, const std::string& fingerprint, const
 
 class WriteBehind {
  public:
-  // What others do for it, with the mutex held.
-  class Copies {
-   public:
-    virtual bool is_copied(const Node* node) const = 0;  // nothing of it is on the device only
-    // Of what is on the device only; false: did not fit. Nothing is lost for it, or, with `below`, only what is not
-    // wanted, and nothing on the path to that.
-    virtual bool make_copies(Node* node, const Node* below) = 0;
-    virtual void leave_sealing(const BlobPtr& blob) = 0;  // the queue takes its checksums
-
-   protected:
-    ~Copies() = default;
-  };
   struct Caches {
     std::string fingerprint;
     std::vector<SnapshotCache> identities;  // of all of them

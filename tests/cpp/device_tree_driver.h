@@ -77,7 +77,7 @@ class DeviceTreeDriver {
       world_.trie.split(node, node->start() + 1 + static_cast<std::int32_t>(up_to(state_of(node).length() - 2)));
   }
   void join() {
-    if (Node* node = pick()) world_.eviction.try_join(node);
+    if (Node* node = pick()) world_.removal.try_join(node);
   }
   void point() {
     Node* node = pick(on_device);
@@ -171,7 +171,7 @@ class DeviceTreeDriver {
     if (node == nullptr) return;
     const auto& holds = world_.leases.holds();
     const auto below = [&](const Lease& hold) { return is_at_or_below(hold.node, node); };
-    if (std::none_of(holds.begin(), holds.end(), below)) world_.eviction.remove_subtree(node, chance(2));
+    if (std::none_of(holds.begin(), holds.end(), below)) world_.removal.remove_subtree(node, chance(2));
   }
   void evict() {
     Node* point = chance(2) ? pick(has_device_point) : nullptr;

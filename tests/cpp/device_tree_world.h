@@ -269,10 +269,11 @@ struct DeviceTreeWorld : TreeWalks {
   Leases leases{trie, points};
   PrefixCacheStats totals;
   LiveSessions sessions;
-  LowerTiers lower{trie, places, points, leases, sessions, host, eviction};
+  Removal removal{caches, trie, places, points, leases, totals};
+  LowerTiers lower{trie, places, points, leases, sessions, host, removal};
   HostCopies copies{caches, host, places, points, lower, totals};
-  Eviction eviction{{caches, trie, places, points, leases, lower, copies, behind, totals}};
-  Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction}, kinds.growth, host != nullptr};
+  Eviction eviction{{caches, trie, places, points, leases, lower, copies, behind, removal, totals}};
+  Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction, removal}, kinds.growth, host != nullptr};
   BackgroundQueue* queue = nullptr;  // that of `behind`; null: no disk
   Token next_token = 0;
   WriteBehind behind{mutex, trie, places, lower, host, copies};  // its jobs use all of the above

@@ -9,14 +9,16 @@
 
 #include "disk_helpers.h"
 #include "faulty_file_system.h"
+#include "host_caches.h"
 #include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/removal.h"
 #include "tree_walks.h"
 
 namespace kvtrie {
 
 // A cache of full attention, whose cells have no bytes here, and one of states. What is on its way to files is written
 // when the test says so.
-struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
+struct LowerTiersWorld : TreeWalks {
   static constexpr std::uint64_t kBytes = 64;  // of a blob
 
   struct Write {
@@ -29,26 +31,6 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
     lower.open(DiskTier::open({"/disk", disk_cap, "model-a", std::nullopt}, files));
   }
   virtual ~LowerTiersWorld() { lower.disk()->keep_files(); }
-
-  // --- what LowerTiers asks for
-  bool remove_unlocked(Node* top) override {
-    std::vector<Node*> below = subtree(top);
-    for (const Node* node : below) {
-      if (node->locks() != 0) return false;
-    }
-    for (auto node = below.rbegin(); node != below.rend(); ++node) {
-      points.remove(*node);
-      places.remove(*node);
-      trie.remove(*node);
-    }
-    return true;
-  }
-  void forget_point(Node* node) override {
-    points.remove(node);
-    points.take_off_user(node);
-    ++points_forgotten;
-  }
-  std::uint64_t bytes_under_way() const override { return writes.size() * kBytes; }
 
   // --- the tree
   std::vector<Node*> nodes() const { return nodes_of(trie); }
@@ -83,10 +65,8 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
     return true;
   }
   void put_point(Node* node) {
-    std::vector<SlotRef> claimed(1);
-    slots->claim(claimed);
     std::vector<HeldState> held(2);
-    held[1] = HeldState(std::move(claimed[0]));
+    held[1] = caches.states[0]->claim_at(node->end(), kOwnCallers);
     points.put(node, PointKind::kEnd, std::move(held));
   }
   bool copy_point(Node* node) {
@@ -174,17 +154,18 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
 
   std::shared_ptr<test::FaultyFileSystem> files = std::make_shared<test::FaultyFileSystem>();
   TreeOrders orders{true, {}, {1}};
-  std::shared_ptr<StatePool> slots = StatePool::create(256);
   std::shared_ptr<ByteBudget> host;
+  CacheTable caches{CacheSet{{test::host_cells(0, {}, 256)}, {test::host_states(0, 256)}}};
   Trie trie{orders.tiers(), VictimPolicy::kLru, orders.others()};
   NodePlaces places{trie, orders};
   RestorePoints points{trie, places, orders, 4};
   Leases leases{trie, points};
   Demand demand;
   LiveSessions sessions;
-  LowerTiers lower{trie, places, points, leases, sessions, host, *this, nullptr, &demand};
+  PrefixCacheStats totals;
+  Removal removal{caches, trie, places, points, leases, totals};
+  LowerTiers lower{trie, places, points, leases, sessions, host, removal, nullptr, &demand};
   std::vector<Write> writes;
-  std::uint64_t points_forgotten = 0;
   std::int32_t serial = 0;
   Token next_token = 0;
 };

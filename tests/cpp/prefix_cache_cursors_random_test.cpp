@@ -120,7 +120,7 @@ struct CursorWorld : DeviceTreeWorld {
   Captures captures{caches, trie, points, sessions, planner, 16, totals};
   Demand demand{2};
   Cursors cursors{
-      {caches, trie, places, points, lower, planner, demand, captures, eviction, sessions, node_costs, now}};
+      {caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
 };
 
 struct CursorTwin {

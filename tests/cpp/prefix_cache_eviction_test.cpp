@@ -99,12 +99,12 @@ TEST_F(SavedEvictionTest, WhatLeavesTheDeviceIsWrittenWithAllAboveIt) {
   Node* top = add(3);
   Node* node = add(top, 7);
   put_point(node);
-  EXPECT_EQ(eviction.bytes_under_way(), 0u);
+  EXPECT_EQ(places.bytes_being_written(), 0u);
   EXPECT_GT(eviction.page_out(node), 0u);
-  EXPECT_EQ(eviction.bytes_under_way(), behind.pending_bytes());
-  EXPECT_GT(eviction.bytes_under_way(), 0u);
+  EXPECT_EQ(places.bytes_being_written(), behind.pending_bytes());
+  EXPECT_GT(places.bytes_being_written(), 0u);
   drain();
-  EXPECT_EQ(eviction.bytes_under_way(), 0u);
+  EXPECT_EQ(places.bytes_being_written(), 0u);
   EXPECT_TRUE(behind.is_saved(top) && behind.is_saved(node));
   EXPECT_FALSE(is_outside(top));
 }
@@ -150,7 +150,7 @@ TEST_F(EvictionTest, ASubtreeGoesWithItsBytesOfAllTiers) {
   ASSERT_GT(eviction.page_out(right), 0u);
   const std::uint64_t device = bytes_of_cells(top) + bytes_of_cells(left) + caches.states[0]->bytes_per_unit();
   const std::uint64_t outside = bytes_of_cells(top) + bytes_of_cells(right);
-  EXPECT_EQ(eviction.remove_subtree(top), device + outside);
+  EXPECT_EQ(removal.remove_subtree(top), device + outside);
   EXPECT_EQ(totals.evicted_tokens, 13u);
   EXPECT_EQ(totals.dropped_points, 1u);
   EXPECT_EQ(held_units(kGoneFull), 4u);
@@ -168,12 +168,12 @@ TEST_F(EvictionTest, TheLastUseOfWhatGoesPassesToItsParent) {
   state_of(middle).last_used_seconds = 3;
   state_of(old).last_used_seconds = 1;
   state_of(leaf).last_used_seconds = 5;
-  eviction.remove_subtree(old, /*tidy=*/false);
+  removal.remove_subtree(old, /*tidy=*/false);
   EXPECT_EQ(state_of(middle).last_used_seconds, 3);
-  eviction.remove_subtree(leaf);
+  removal.remove_subtree(leaf);
   EXPECT_EQ(state_of(middle).last_used_seconds, 5);
   EXPECT_EQ(state_of(top).last_used_seconds, 2);
-  eviction.remove_subtree(middle);
+  removal.remove_subtree(middle);
   EXPECT_EQ(state_of(top).last_used_seconds, 5);
 }
 
@@ -184,7 +184,7 @@ TEST_F(EvictionTest, MarksAndPinsOfASubtreeAreTakenOffAndNoOthers) {
   Node* beside = add(top, 4);
   for (Node* node : {top, inside, leaf, beside}) points.mark_user(node);
   for (Node* node : {leaf, top, inside, leaf, beside}) leases.pin(node);
-  eviction.remove_subtree(inside);
+  removal.remove_subtree(inside);
   EXPECT_EQ(points.users(), (std::vector<Node*>{top, beside}));
   ASSERT_EQ(leases.pins().size(), 2u);
   EXPECT_EQ(leases.pins()[0].node, top);
@@ -198,7 +198,7 @@ TEST_F(EvictionTest, AParentJoinsItsLastChildUnlessItHasToWait) {
     Node* top = add(4);
     Node* stays = add(top, 4);
     Node* goes = add(top, 4);
-    eviction.remove_subtree(goes, tidy);
+    removal.remove_subtree(goes, tidy);
     EXPECT_EQ(has(top), !tidy);
     EXPECT_EQ(stays->start(), tidy ? 0 : 4);
   }
@@ -210,17 +210,17 @@ TEST_F(EvictionTest, WhatSomebodyHoldsOrMarksOrBranchesOffDoesNotJoin) {
   add(branches, 2);
   add(branches, 2);
   const Leases::Hold hold = leases.hold(held);
-  eviction.try_join(held);
-  eviction.try_join(branches);
-  eviction.try_join(trie.root("n"));
+  removal.try_join(held);
+  removal.try_join(branches);
+  removal.try_join(trie.root("n"));
   EXPECT_EQ(nodes().size(), 4u);
   leases.let_go(hold);
   put_point(held);
-  eviction.try_join(held);
+  removal.try_join(held);
   EXPECT_EQ(nodes().size(), 4u);
-  eviction.drop_point(held, /*tidy=*/false);
+  removal.drop_point(held, /*tidy=*/false);
   EXPECT_EQ(nodes().size(), 4u);
-  eviction.try_join(held);
+  removal.try_join(held);
   EXPECT_EQ(nodes().size(), 3u);
 }
 
@@ -230,8 +230,8 @@ TEST_F(EvictionTest, ForTheLowerTiersNothingJoins) {
   Node* goes = add(top, 4);
   put_point(top);
   points.mark_user(top);
-  EXPECT_TRUE(eviction.remove_unlocked(goes));
-  eviction.forget_point(top);
+  EXPECT_TRUE(removal.remove_unlocked(goes));
+  removal.drop_point(top, /*tidy=*/false);
   EXPECT_TRUE(has(top) && stays->start() == 4);
   EXPECT_FALSE(state_of(top).point().exists() || state_of(top).user());
 }
@@ -257,15 +257,15 @@ TEST_F(WindowEvictionTest, WhatHoldsNothingGoesWithWhatIsAboveItThatHoldsNothing
   Node* top = add(4);
   Node* middle = add(top, 4);
   Node* leaf = add(middle, 4);
-  EXPECT_FALSE(eviction.prune(leaf)) << "it has cells";
+  EXPECT_FALSE(removal.prune(leaf)) << "it has cells";
   drop_cells(leaf, 0);
   drop_cells(middle, 0);
   EXPECT_EQ(eviction.page_out(leaf), 0u) << "nothing to take off the device";
-  EXPECT_FALSE(eviction.prune(middle)) << "something hangs on it";
-  EXPECT_TRUE(eviction.prune(leaf));
+  EXPECT_FALSE(removal.prune(middle)) << "something hangs on it";
+  EXPECT_TRUE(removal.prune(leaf));
   EXPECT_EQ(nodes(), std::vector<Node*>{top});
   drop_cells(top, 0);
-  EXPECT_TRUE(eviction.prune(top)) << "and the root with it";
+  EXPECT_TRUE(removal.prune(top)) << "and the root with it";
   EXPECT_TRUE(nodes().empty());
 }
 
@@ -278,15 +278,15 @@ TEST_F(WindowEvictionTest, WhatIsOfUseIsNotPruned) {
   const Leases::Hold hold = leases.hold(held);
   for (Node* node : {copied, with_point, held}) {
     drop_cells(node, 0);
-    EXPECT_FALSE(eviction.prune(node));
+    EXPECT_FALSE(removal.prune(node));
   }
-  EXPECT_FALSE(eviction.prune(trie.root("n")));
+  EXPECT_FALSE(removal.prune(trie.root("n")));
   leases.let_go(hold);
-  EXPECT_TRUE(eviction.prune(held));
-  eviction.drop_point(with_point, /*tidy=*/false);
+  EXPECT_TRUE(removal.prune(held));
+  removal.drop_point(with_point, /*tidy=*/false);
   EXPECT_TRUE(has(with_point));
   put_point(with_point);
-  eviction.drop_point(with_point);  // which prunes
+  removal.drop_point(with_point);  // which prunes
   EXPECT_EQ(nodes(), std::vector<Node*>{copied});
 }
 
@@ -295,14 +295,14 @@ TEST_F(WindowEvictionTest, PruningJoinsNothing) {
   Node* stays = add(top, 4);
   Node* leaf = add(top, 4);
   drop_cells(leaf, 0);
-  EXPECT_TRUE(eviction.prune(leaf));
+  EXPECT_TRUE(removal.prune(leaf));
   EXPECT_TRUE(has(top) && stays->start() == 4);
 }
 
 TEST_F(EvictionTest, WhereThereIsFullAttentionNothingIsPruned) {
   Node* node = add(4);
   drop_cells(node, kGoneWindow);
-  EXPECT_FALSE(eviction.prune(node));
+  EXPECT_FALSE(removal.prune(node));
 }
 
 }  // namespace

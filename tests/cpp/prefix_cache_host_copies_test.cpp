@@ -251,7 +251,7 @@ TEST_F(BlockCopiesTest, WhereMemoryIsShortWhatWasCopiedStaysAndAPointIsWhole) {
     seal();
     ASSERT_EQ(totals.page_out_bytes - before, bytes_of_cells(node) + bytes_of_point(node)) << "allocation " << failing;
     ASSERT_EQ(host->used() - used, totals.page_out_bytes - before) << "allocation " << failing;
-    eviction.remove_subtree(node);
+    removal.remove_subtree(node);
     if (last) break;
   }
   EXPECT_GT(refused, 10u);
@@ -269,7 +269,7 @@ TEST_F(HostCopiesTest, ABlobStaysUntilItIsTakenToBeSealedWhoeverLetsGoOfIt) {
   EXPECT_FALSE(copies.all_sealed());
   const BlobPtr blob = slices(node, kCopiedFull).front().blob;
   EXPECT_EQ(blob->state(), Blob::State::kFilling);
-  eviction.remove_subtree(node);
+  removal.remove_subtree(node);
   EXPECT_EQ(host->used(), used);
   {
     const std::vector<BlobPtr> taken = copies.take_unsealed();

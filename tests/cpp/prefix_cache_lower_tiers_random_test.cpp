@@ -174,7 +174,7 @@ class LowerTiersDriver {
     const TierTwins before = twins();
     const std::uint64_t bytes = random_() % (28 * world_.kBytes);
     const bool fitted = world_.host->fits(bytes), may_lose = chance(2);
-    const bool possible = bytes + world_.bytes_under_way() <= world_.host->cap();
+    const bool possible = bytes + world_.places.bytes_being_written() <= world_.host->cap();
     const bool made = world_.lower.make_host_room(bytes, may_lose ? MayLose::kAnything : MayLose::kNothing);
     refused_ += made ? 0 : 1;
     if (fitted || !possible) expect_nothing_changed(before);

@@ -144,7 +144,7 @@ TEST_F(LowerTiersTest, ACopyOfAPointGoesAndThePointStays) {
   EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(state_of(node).point().exists());
   EXPECT_FALSE(state_of(node).point().copied());
-  EXPECT_EQ(points_forgotten, 0u);
+  EXPECT_EQ(totals.dropped_points, 0u);
 }
 
 TEST_F(LowerTiersTest, APointThatIsNowhereElseIsForgottenWithItsMark) {
@@ -156,7 +156,7 @@ TEST_F(LowerTiersTest, APointThatIsNowhereElseIsForgottenWithItsMark) {
   lower.drop_slices(node, [](const BlobPtr&) { return true; });
   places.settle(node);
   EXPECT_FALSE(state_of(node).point().exists() || state_of(node).user());
-  EXPECT_EQ(points_forgotten, 1u);
+  EXPECT_EQ(totals.dropped_points, 1u);
 }
 
 TEST_F(LowerTiersTest, LockedCopiesGoLastButForThoseThatCallsHold) {
@@ -298,7 +298,7 @@ TEST_F(LowerTiersTest, AFileThatCannotBeRemovedIsNoFinding) {
   Node* other = copied();
   ASSERT_TRUE(save(node) && save(other));
   files->fail(test::Call::kRemove, 1, EIO, /*once=*/false);
-  EXPECT_TRUE(remove_unlocked(node));
+  EXPECT_TRUE(removal.remove_unlocked(node));
   lower.disk()->sweep();
   EXPECT_EQ(lower.disk()->stats().failed_removes, 1u);
   std::vector<std::string> found;

@@ -100,7 +100,7 @@ TEST_F(NegotiationTest, ItLooksAtTheTreeAsItIs) {
   leave(leaf_);
   Negotiation negotiation = world_.negotiate(prompt_);
   ASSERT_TRUE(negotiation.look());
-  world_.eviction.remove_subtree(leaf_);
+  world_.removal.remove_subtree(leaf_);
   EXPECT_FALSE(negotiation.look());
   EXPECT_EQ(negotiation.target(), 20);
   EXPECT_EQ(negotiation.report().matched, 50);

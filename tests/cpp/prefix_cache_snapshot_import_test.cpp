@@ -27,7 +27,7 @@ class SnapshotImportTest : public ::testing::Test, public DeviceTreeWorld {
     drain();
     lower.disk()->keep_files();
     for (const Node* node : nodes()) saved_.insert(path_tokens(node));
-    while (!nodes().empty()) eviction.remove_subtree(nodes().front());
+    while (!nodes().empty()) removal.remove_subtree(nodes().front());
     lower.close_disk();
     lower.open(DiskTier::open({"/disk", kDisk, fingerprint_, caches.identities}, files));
     return lower.disk()->scan();

@@ -151,7 +151,7 @@ TEST_F(VictimTest, RandomTreesAgreeWithTheDefinition) {
         found += expected(tokens) != nullptr ? 1 : 0;
       }
       for (Node* node : locked) trie.unlock(node);
-      eviction.remove_subtree(all.front());
+      removal.remove_subtree(all.front());
       ASSERT_EQ(nodes().size(), 0u);
     }
     EXPECT_GT(found, 1000u);
@@ -176,7 +176,7 @@ TEST_F(VictimTest, VictimsAreLeavesInTheOrderOfTheirUseThenMarksFallOldestFirst)
   for (Node* victim = nullptr; (victim = eviction.next_victim()) != nullptr;) {
     gone.push_back(victim);
     marks.push_back(points.user_count());
-    eviction.remove_subtree(victim, /*tidy=*/false);
+    removal.remove_subtree(victim, /*tidy=*/false);
   }
   EXPECT_EQ(gone, (std::vector<Node*>{second, first, top, old_mark, new_mark}));
   EXPECT_EQ(marks, (std::vector<std::size_t>{2, 2, 2, 1, 0}));
@@ -200,8 +200,8 @@ TEST_F(VictimTest, OutsideTheOldestLeafThatNobodyHoldsIsNext) {
   trie.touch(young);
   leases.let_go(hold);
   trie.touch(held);
-  eviction.remove_subtree(oldest, false);
-  eviction.remove_subtree(young, false);
+  removal.remove_subtree(oldest, false);
+  removal.remove_subtree(young, false);
   EXPECT_EQ(eviction.outside_victim(), held);
 }
 
@@ -211,7 +211,7 @@ TEST_F(VictimTest, OutsideANodeWaitsForWhatIsBelowIt) {
   for (Node* node : {leaf, top}) ASSERT_GT(eviction.page_out(node), 0u);
   trie.touch(leaf);  // so `top` is older
   EXPECT_EQ(eviction.outside_victim(), leaf);
-  eviction.remove_subtree(leaf);
+  removal.remove_subtree(leaf);
   EXPECT_EQ(eviction.outside_victim(), top);
 }
 
@@ -223,13 +223,13 @@ TEST_F(VictimTest, ASubtreeThatIsLockedAnywhereIsRefused) {
   trie.lock(leaf);
   const std::string before = picture();
   for (Node* node : {top, middle, leaf}) {
-    EXPECT_TRUE(eviction.subtree_is_locked(node));
-    EXPECT_FALSE(eviction.remove_unlocked(node));
+    EXPECT_TRUE(removal.subtree_is_locked(node));
+    EXPECT_FALSE(removal.remove_unlocked(node));
   }
   EXPECT_EQ(picture(), before);
   trie.unlock(leaf);
-  EXPECT_FALSE(eviction.subtree_is_locked(top));
-  EXPECT_TRUE(eviction.remove_unlocked(middle));
+  EXPECT_FALSE(removal.subtree_is_locked(top));
+  EXPECT_TRUE(removal.remove_unlocked(middle));
   EXPECT_EQ(nodes(), std::vector<Node*>{top});
 }
 

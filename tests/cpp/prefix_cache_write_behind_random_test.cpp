@@ -181,7 +181,7 @@ class WriteBehindDriver {
   }
   void remove() {
     if (!chance(3)) return;
-    if (Node* node = pick()) static_cast<void>(world_->remove_unlocked(node));
+    if (Node* node = pick()) static_cast<void>(world_->removal.remove_unlocked(node));
   }
   void pin() {
     Node* node = pick();

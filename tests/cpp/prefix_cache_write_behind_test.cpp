@@ -138,7 +138,7 @@ TEST_F(WriteBehindTest, AFlushKnowsWhatFailedAndForgetsWhatIsGone) {
   EXPECT_FALSE(failed.is_written());
   EXPECT_TRUE(behind.save_path(leaf));  // by somebody else
   const WriteBehind::Round round = test::save_all(behind, test::ask_for_all(behind));
-  EXPECT_TRUE(remove_unlocked(leaf));
+  EXPECT_TRUE(removal.remove_unlocked(leaf));
   drain();
   EXPECT_TRUE(round.is_written() && failed.is_written());
 }
@@ -152,7 +152,7 @@ TEST_F(WriteBehindTest, WhatIsCutWhileItIsUnderWayIsFoundAgain) {
 
 TEST_F(WriteBehindTest, WhatIsRemovedWhileItIsUnderWayLeavesNoFile) {
   EXPECT_TRUE(behind.save_path(leaf));
-  EXPECT_TRUE(remove_unlocked(leaf));
+  EXPECT_TRUE(removal.remove_unlocked(leaf));
   drain();
   EXPECT_EQ(disk().writes, 2u);
   EXPECT_EQ(disk().files, 1u);
@@ -164,13 +164,13 @@ TEST_F(WriteBehindTest, AnImageThatWasCutGetsOneForEachHalf) {
   EXPECT_TRUE(save_now(leaf));
   EXPECT_TRUE(behind.all_saved());
   EXPECT_TRUE(all_right(upper) && all_right(top));
-  EXPECT_TRUE(remove_unlocked(leaf) && remove_unlocked(top));
+  EXPECT_TRUE(removal.remove_unlocked(leaf) && removal.remove_unlocked(top));
   drain();
   EXPECT_TRUE(all_right(upper));  // its file needs no other
 }
 
 TEST_F(WriteBehindTest, WithoutMemoryForItACutImageWaits) {
-  ASSERT_TRUE(remove_unlocked(leaf) && make_copies(top, nullptr));
+  ASSERT_TRUE(removal.remove_unlocked(leaf) && make_copies(top, nullptr));
   Node* upper = trie.split(top, 3);
   for (Node* node : {upper, top}) leases.pin(node);
   ASSERT_TRUE(lower.set_host_cap(host->used()));
@@ -228,7 +228,7 @@ TEST_F(SecondHitTest, SaveAllWritesWhatIsHeldBack) {
 }
 
 TEST_F(SecondHitTest, ForWhatIsWantedMemoryOfWhatIsNotGoes) {
-  ASSERT_TRUE(remove_unlocked(leaf));
+  ASSERT_TRUE(removal.remove_unlocked(leaf));
   Node* other = add();
   ASSERT_TRUE(copy(other) && leave_device(other));
   ASSERT_TRUE(lower.set_host_cap(top->end() * shape.bytes_per_cell() + kBytes));  // and a point

@@ -8,7 +8,7 @@
 namespace kvtrie {
 
 // What happens while the mutex is held waits for nobody: the queue goes on when it is free, and `drain` waits for it.
-struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
+struct WriteBehindWorld : LowerTiersWorld, Copies {
   WriteBehindWorld(std::uint64_t host_cap, std::uint64_t disk_cap, std::uint32_t disk_after = 1)
       : LowerTiersWorld(host_cap, disk_cap, disk_after) {
     shape.layers = 2;
@@ -19,7 +19,7 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
     queue = &behind.open(std::move(caches));
   }
 
-  // --- what WriteBehind and LowerTiers ask for
+  // --- what WriteBehind asks for
   bool is_copied(const Node* node) const override {
     const RestorePoint& point = state_of(node).point();
     return covered(node) && (!point.exists() || point.copied());
@@ -33,7 +33,6 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
     return !point.exists() || point.copied() || copy_point(node);
   }
   void leave_sealing(const BlobPtr&) override { ++sealed_by_queue; }
-  std::uint64_t bytes_under_way() const override { return queue->pending_bytes(); }
 
   // --- images
   BlobPtr image(const Node* node, std::int32_t from, std::int32_t to) const override {
