@@ -39,8 +39,8 @@ void Capacity::set_pin_cap() {
   std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
   for (const auto& cache : caches_.attention) smallest = std::min(smallest, cache->limit());
   leases_.set_cap(static_cast<std::uint32_t>(most_pinned_ * smallest));
-  for (std::size_t group = 1; quotas_ != nullptr && group < quotas_->groups(); ++group) {
-    const Quotas::Quota* quota = quotas_->find(static_cast<Group>(group));
+  for (std::size_t group = 1; group < quotas_.groups(); ++group) {
+    const Quotas::Quota* quota = quotas_.find(static_cast<Group>(group));
     if (quota != nullptr) set_pin_cap(static_cast<Group>(group), quota->most);
   }
 }
@@ -73,16 +73,15 @@ Caps Capacity::quota_for(const Limits& limits, const Caps& others) const {
 
 // Named before anything is counted: floors are as good as live state.
 void Capacity::require_floors(const Caps& wanted) const {
-  if (quotas_ == nullptr || !quotas_->any()) return;
   const auto require_floor = [](const char* what, std::uint64_t got, std::uint64_t floors) {
     require(got >= floors, kSetLimits, what, ": got ", got, ", allowed ", floors,
             " or more: so much is promised to namespaces as floors (set_quota)");
   };
   for (std::size_t i = 0; i < caches_.all.size(); ++i) {
-    require_floor(i < caches_.attention.size() ? "held_cells" : "held_slots", wanted.units[i], quotas_->floor_units(i));
+    require_floor(i < caches_.attention.size() ? "held_cells" : "held_slots", wanted.units[i], quotas_.floor_units(i));
   }
-  if (host_ != nullptr) require_floor("host_bytes", wanted.host, quotas_->floor_host());
-  if (lower_.disk() != nullptr) require_floor("disk_bytes", wanted.disk, quotas_->floor_disk());
+  if (host_ != nullptr) require_floor("host_bytes", wanted.host, quotas_.floor_host());
+  if (lower_.disk() != nullptr) require_floor("disk_bytes", wanted.disk, quotas_.floor_disk());
 }
 
 Caps Capacity::caps() const {
@@ -157,9 +156,7 @@ void Capacity::change(const Caps& wanted) {
 }
 
 bool Capacity::shrinks(const Caps& wanted) const {
-  const bool floors = quotas_ != nullptr && quotas_->any();
-  const std::uint64_t in_memory = floors ? quotas_->unfilled_host(0, 0) : 0;
-  const std::uint64_t in_files = floors ? quotas_->unfilled_disk(0, 0) : 0;
+  const std::uint64_t in_memory = quotas_.unfilled_host(0, 0), in_files = quotas_.unfilled_disk(0, 0);
   return (host_ != nullptr && wanted.host < host_->used() + in_memory) ||
          (lower_.disk() != nullptr && wanted.disk < lower_.disk()->budget().used() + in_files);
 }

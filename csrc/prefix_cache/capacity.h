@@ -34,9 +34,9 @@ struct Limits;
 class Capacity {
  public:
   // `host` may be null: no such tier. `most_pinned`: of the smallest pool, 0 to 1. All outlive this.
-  // `quotas` (may be null): floors of namespaces, which no cap may be below.
+  // `quotas`: floors of namespaces, which no cap may be below.
   Capacity(const CacheTable& caches, std::shared_ptr<ByteBudget> host, LowerTiers& lower, Leases& leases, Room& room,
-           double most_pinned, const Quotas* quotas = nullptr)
+           double most_pinned, const Quotas& quotas)
       : caches_(caches),
         host_(std::move(host)),
         lower_(lower),
@@ -70,7 +70,7 @@ class Capacity {
   Leases& leases_;
   Room& room_;
   const double most_pinned_;
-  const Quotas* const quotas_;
+  const Quotas& quotas_;
 };
 
 }  // namespace kvtrie

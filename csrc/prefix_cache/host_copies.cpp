@@ -7,7 +7,7 @@
 namespace kvtrie {
 
 const std::shared_ptr<ByteBudget>& HostCopies::budget_of(const Node* node) {
-  return quotas_ != nullptr && quotas_->counted() ? quotas_->host_of(node->name_space()) : host_;
+  return namespaces_.host_of(node->name_space());
 }
 
 // The completion is set next: once the device was asked for the bytes, nothing may throw.
@@ -43,7 +43,7 @@ std::optional<BlobSlice> HostCopies::store_state(const Node* node, std::size_t s
 }
 
 bool HostCopies::make_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
-  return host_ != nullptr && lower_.make_host_room(bytes, may_lose, whose);
+  return namespaces_.host() != nullptr && lower_.make_host_room(bytes, may_lose, whose);
 }
 
 bool HostCopies::copy_point(Node* node, MayLose may_lose, const Node* whose) {

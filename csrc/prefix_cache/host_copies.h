@@ -27,6 +27,7 @@
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/copies.h"
 #include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/namespaces.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/restore_points.h"
@@ -36,17 +37,10 @@ namespace kvtrie {
 
 class HostCopies final : public Copies {
  public:
-  // `host` may be null: no such tier. Counts in `totals` what it copies. All outlive this.
-  // `quotas` (may be null): in which budgets memory of a namespace is reserved.
-  HostCopies(const CacheTable& caches, std::shared_ptr<ByteBudget> host, NodePlaces& places, RestorePoints& points,
-             LowerTiers& lower, PrefixCacheStats& totals, Quotas* quotas = nullptr)
-      : caches_(caches),
-        host_(std::move(host)),
-        places_(places),
-        points_(points),
-        lower_(lower),
-        totals_(totals),
-        quotas_(quotas) {}
+  // Counts in `totals` what it copies. All outlive this.
+  HostCopies(const CacheTable& caches, Namespaces& namespaces, NodePlaces& places, RestorePoints& points,
+             LowerTiers& lower, PrefixCacheStats& totals)
+      : caches_(caches), namespaces_(namespaces), places_(places), points_(points), lower_(lower), totals_(totals) {}
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
@@ -77,12 +71,11 @@ class HostCopies final : public Copies {
   const std::shared_ptr<ByteBudget>& budget_of(const Node* node);
 
   const CacheTable& caches_;
-  const std::shared_ptr<ByteBudget> host_;
+  Namespaces& namespaces_;
   NodePlaces& places_;
   RestorePoints& points_;
   LowerTiers& lower_;
   PrefixCacheStats& totals_;
-  Quotas* const quotas_;
   std::vector<BlobPtr> unsealed_;
 };
 

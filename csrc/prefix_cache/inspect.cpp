@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/node_bytes.h"
+#include "prefix_cache/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {

@@ -1,82 +1,11 @@
 #include "prefix_cache/lower_tiers.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
-#include "prefix_cache/plan_types.h"
+#include "prefix_cache/counted_bytes.h"
 
 namespace kvtrie {
-namespace {
-
-// Bytes of memories or files, each once.
-class Counted {
- public:
-  void add_memory(const Blob& blob) {
-    if (const HostMemoryPtr memory = blob.memory()) bytes_[memory.get()] = memory->bytes();
-  }
-  void add_file(const Blob& blob) {
-    const auto file = std::dynamic_pointer_cast<DiskFile>(blob.source());
-    if (file != nullptr) bytes_[file.get()] = file->bytes();
-  }
-  std::uint64_t sum() const {
-    std::uint64_t bytes = 0;
-    for (const auto& [object, size] : bytes_) bytes += size;
-    return bytes;
-  }
-
- private:
-  std::map<const void*, std::uint64_t> bytes_;
-};
-
-bool is_in_memory_only(const BlobPtr& blob) { return blob->in_memory() && !blob->saved(); }
-
-bool has_files_below(const Node* node) {
-  for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
-    if (child->in_order(kDiskOrder)) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
-// ---- where state is -----------------------------------------------------------------------------------------------
-
-Tier tier_of(const NodeState& state) {
-  if (state.on_device()) return Tier::kDevice;
-  Tier lowest = Tier::kHost;
-  state.visit_blobs([&](const BlobPtr& blob) {
-    if (!blob->in_memory()) lowest = Tier::kDisk;
-  });
-  return lowest;
-}
-
-Tier tier_of(const RestorePoint& point) {
-  const bool all = std::all_of(point.copies.begin(), point.copies.end(),
-                               [](const BlobSlice& copy) { return copy.blob == nullptr || copy.blob->in_memory(); });
-  return point.on_device ? Tier::kDevice : all ? Tier::kHost : Tier::kDisk;
-}
-
-// Of a restore point only what caches of states have: its windows are among the others.
-Tier tier_of(const Fetch& fetch) {
-  Tier lowest = fetch.empty() ? Tier::kDevice : Tier::kHost;
-  const auto look = [&](const BlobPtr& blob) {
-    if (blob != nullptr && !blob->in_memory()) lowest = Tier::kDisk;
-  };
-  for (const Node* node : fetch.nodes) {
-    for (const Held& held : state_of(node).held) {
-      for (const BlobSlice& slice : held.slices) look(slice.blob);
-    }
-  }
-  for (const auto& windows : fetch.windows) {
-    for (const WindowSource& source : windows) look(source.slice->blob);
-  }
-  if (fetch.point == nullptr) return lowest;
-  const NodeState& state = state_of(fetch.point);
-  const std::vector<BlobSlice>& copies = state.point().copies;
-  for (std::size_t i = state.held.size(); i < copies.size(); ++i) look(copies[i].blob);
-  return lowest;
-}
 
 Node* LowerTiers::next_victim(int order, const Trie::Groups* may) {
   while (true) {
@@ -87,18 +16,44 @@ Node* LowerTiers::next_victim(int order, const Trie::Groups* may) {
 
 // ---- host ---------------------------------------------------------------------------------------------------------
 
-// What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
-bool LowerTiers::make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
-  if (has_quotas())
-    return make_host_room_by_quotas(bytes, may_lose, whose == nullptr ? Group{0} : whose->group(), whose);
-  const std::uint64_t in_transit = places_.bytes_being_written();
-  if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
-  while (!host_->fits(bytes)) {
-    Node* victim = next_victim(kHostOrder);
-    if (victim == nullptr) return let_go_of_locked_copies(may_lose, whose) && host_->fits(bytes);
+bool LowerTiers::host_fits(std::uint64_t bytes, Group who) const {
+  return host_->cap() - host_->used() >= bytes + quotas_.unfilled_host(who, bytes);
+}
+
+bool LowerTiers::host_has_room(std::uint64_t bytes, const Node* whose) const {
+  const TierShare share = quotas_.host(whose->group());
+  return share.used + bytes <= share.most && host_fits(bytes, whose->group());
+}
+
+// Victims of the groups `may` until there is enough.
+bool LowerTiers::take_host(MayLose may_lose, const std::function<bool()>& enough, const Trie::Groups& may,
+                           const Node* whose) {
+  while (!enough()) {
+    Node* victim = next_victim(kHostOrder, &may);
+    if (victim == nullptr) return let_go_of_locked_copies(may_lose, whose, &may) && enough();
     if (!leave_host(victim, may_lose, whose)) return false;
   }
   return true;
+}
+
+// What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
+bool LowerTiers::make_host_room_for(Group who, std::uint64_t bytes, MayLose may_lose, const Node* whose) {
+  const std::uint64_t most = quotas_.host(who).most;
+  const std::uint64_t under_way = who > 0 ? quotas_.writing(who) : places_.bytes_being_written();
+  const std::uint64_t cap = std::min(most, host_->cap());
+  if (bytes > cap || bytes > cap - std::min(under_way, cap)) return false;
+  const Trie::Groups only = [who](Group group) { return group == who; };
+  const auto under_most = [&] { return quotas_.host(who).used + bytes <= most; };
+  if (who > 0 && !take_host(may_lose, under_most, only, whose)) return false;
+  const Trie::Groups above_floor = [&](Group group) {
+    return quotas_.host(group).excess(group == who ? bytes : 0) > 0 || group == 0;
+  };
+  const auto fits = [&] { return host_fits(bytes, who); };
+  return take_host(may_lose, fits, above_floor, whose);
+}
+
+bool LowerTiers::make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
+  return make_host_room_for(whose == nullptr ? Group{0} : whose->group(), bytes, may_lose, whose);
 }
 
 // Of a node that has something in host memory and nowhere else.
@@ -112,10 +67,10 @@ bool LowerTiers::may_go(const Node* node, MayLose may_lose, const Node* whose) c
 bool LowerTiers::leave_host(Node* node, MayLose may_lose, const Node* whose) {
   NodeState& state = state_of(node);
   bool last_copy = false;
-  state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || is_in_memory_only(blob); });
+  state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || blob->only_in_memory(); });
   if (last_copy && !may_go(node, may_lose, whose)) return false;
   if (last_copy && !state.on_device()) return removal_.remove_unlocked(node);
-  drop_slices(node, is_in_memory_only);
+  drop_slices(node, [](const BlobPtr& blob) { return blob->only_in_memory(); });
   state.visit_blobs([](const BlobPtr& blob) {
     if (blob->in_memory()) blob->drop_memory();
   });
@@ -189,7 +144,7 @@ bool LowerTiers::let_go_of_saved_memory(NodeWalk& walk, std::size_t count) {
 }
 
 std::uint64_t LowerTiers::bytes_in_memory() const {
-  Counted memory;
+  CountedBytes memory;
   trie_.visit([&](const Node& node) {
     if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { memory.add_memory(*blob); });
   });
@@ -197,27 +152,44 @@ std::uint64_t LowerTiers::bytes_in_memory() const {
 }
 
 bool LowerTiers::reserve_disk(std::uint64_t bytes, const Node* whose) {
-  if (has_quotas()) {
-    const TierShare share = quotas_->disk(whose->group());
-    const std::uint64_t file = disk_->file_bytes(bytes);
-    if (share.used + file > share.most) return false;
-    if (free_disk() < file + quotas_->unfilled_disk(whose->group(), file)) return false;
-  }
+  const TierShare share = quotas_.disk(whose->group());
+  const std::uint64_t file = disk_->file_bytes(bytes);
+  if (share.used + file > share.most || free_disk() < file + quotas_.unfilled_disk(whose->group(), file)) return false;
   return disk_->reserve(bytes);
 }
 
 // ---- disk ---------------------------------------------------------------------------------------------------------
 
-bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
-  if (has_quotas()) return make_disk_room_by_quotas(bytes, below, below == nullptr ? Group{0} : below->group());
-  if (disk_->file_bytes(bytes) > disk_->budget().cap()) return false;
-  while (!disk_->reserve(bytes)) {
-    Node* victim = next_victim(kDiskOrder);
+std::uint64_t LowerTiers::free_disk() const {
+  const std::uint64_t cap = disk_->budget().cap();
+  return cap - std::min(disk_->kept_bytes(), cap);
+}
+
+// False: it does not fit.
+bool LowerTiers::free_disk_for(Group who, std::uint64_t bytes, const Node* below) {
+  const auto over_most = [&] { return who > 0 && quotas_.disk(who).used + bytes > quotas_.disk(who).most; };
+  const auto fits = [&] { return free_disk() >= bytes + quotas_.unfilled_disk(who, bytes); };
+  const Trie::Groups open = [&](Group group) {
+    if (over_most()) return group == who;
+    return group == 0 || quotas_.disk(group).excess(group == who ? bytes : 0) > 0;
+  };
+  while (over_most() || !fits()) {
+    Node* victim = next_victim(kDiskOrder, &open);
     if (victim == nullptr || !disk_->writing()) return false;
-    if (below != nullptr && is_at_or_below(below, victim)) return false;
+    if (below != nullptr && !below->is_root() && is_at_or_below(below, victim)) return false;
     if (!leave_disk(victim)) return false;
   }
   return true;
+}
+
+bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
+  const Group who = below == nullptr ? Group{0} : below->group();
+  const std::uint64_t file = disk_->file_bytes(bytes);
+  if (file > std::min(disk_->budget().cap(), quotas_.disk(who).most)) return false;
+  while (free_disk_for(who, file, below)) {
+    if (disk_->reserve(bytes)) return true;  // false: a file could not be removed, and stays counted
+  }
+  return false;
 }
 
 bool LowerTiers::is_under_way(const NodeState& state) const {
@@ -243,97 +215,6 @@ bool LowerTiers::leave_disk(Node* node) {
   return true;
 }
 
-// ---- caps ---------------------------------------------------------------------------------------------------------
-
-// A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
-std::uint64_t LowerTiers::pinned_host_bytes(std::optional<Group> group) const {
-  Counted kept;
-  for (const Pin& pin : leases_.pins()) {
-    if (group && pin.node->group() != *group) continue;
-    for (const Node* node : pin.path) {
-      const NodeState& state = state_of(node);
-      bool only_here = false;
-      state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || is_in_memory_only(blob); });
-      if (state.on_device() || !only_here) continue;
-      state.visit_blobs([&](const BlobPtr& blob) { kept.add_memory(*blob); });
-    }
-  }
-  return kept.sum();
-}
-
-std::uint64_t LowerTiers::pinned_disk_bytes(std::optional<Group> group) const {
-  Counted kept;
-  for (const Pin& pin : leases_.pins()) {
-    if (group && pin.node->group() != *group) continue;
-    bool below = false;  // something at or below this node stays in its file
-    for (const Node* node : pin.path) {
-      if (!node->in_order(kDiskOrder)) continue;
-      below = below || !state_of(node).on_device();
-      if (below) state_of(node).visit_blobs([&](const BlobPtr& blob) { kept.add_file(*blob); });
-    }
-  }
-  return kept.sum();
-}
-
-// Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss. Whether there was
-// any.
-bool LowerTiers::let_go_of_pinned_memory(const Trie::Groups* may) {
-  bool any = false;
-  for (const Pin& pin : leases_.pins()) {
-    if (may != nullptr && !(*may)(pin.node->group())) continue;
-    for (Node* node : pin.path) {
-      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, MayLose::kNothing) || any;
-    }
-  }
-  return any;
-}
-
-bool LowerTiers::lower_host_cap(std::uint64_t cap) {
-  const auto fits = [&] { return host_->used() + (has_quotas() ? quotas_->unfilled_host(0, 0) : 0) <= cap; };
-  while (!fits() && !make_host_room(host_->cap() - cap, MayLose::kAnything)) {
-    if (let_go_of_pinned_memory()) continue;
-    Node* marked = points_.oldest_user();
-    if (marked == nullptr) return false;
-    points_.take_off_user(marked);
-  }
-  return host_->set_cap(cap);
-}
-
-// The file of one node on a live path goes, of the one that was used longest ago among those with none below; false:
-// there is none.
-bool LowerTiers::let_go_of_live_files(const Trie::Groups* may) {
-  std::vector<Node*> nodes = live_nodes(may);
-  std::erase_if(nodes, [](const Node* node) { return !node->in_order(kDiskOrder); });
-  std::unordered_set<const Node*> above;
-  for (const Node* node : nodes) above.insert(node->parent());
-  const bool all_live = next_victim(kDiskOrder, may) == nullptr;
-  std::erase_if(nodes, [&](const Node* node) {
-    return above.contains(node) || !state_of(node).on_device() || (!all_live && has_files_below(node));
-  });
-  const auto sooner = [](const Node* a, const Node* b) {
-    const double used = state_of(a).last_used_seconds, other = state_of(b).last_used_seconds;
-    return used != other ? used < other : a->end() > b->end();
-  };
-  const auto first = std::min_element(nodes.begin(), nodes.end(), sooner);
-  return first != nodes.end() && leave_disk(*first);
-}
-
-// What is doomed goes by the sweep.
-bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
-  const Trie::Groups above_floor = [&](Group group) { return group == 0 || quotas_->disk(group).excess() > 0; };
-  const auto floors = [&] { return has_quotas() ? quotas_->unfilled_disk(0, 0) : 0; };
-  while (disk_->kept_bytes() + floors() > cap) {
-    Node* victim = next_victim(kDiskOrder, &above_floor);
-    if (victim != nullptr && leave_disk(victim)) continue;
-    if (let_go_of_live_files(&above_floor)) continue;
-    Node* marked = points_.oldest_user();
-    if (marked == nullptr) break;
-    points_.take_off_user(marked);
-  }
-  disk_->sweep();
-  return disk_->budget().set_cap(cap);
-}
-
 // ---- check --------------------------------------------------------------------------------------------------------
 
 void LowerTiers::check(std::vector<std::string>& findings, bool quiet) const {
@@ -348,7 +229,7 @@ void LowerTiers::check(std::vector<std::string>& findings, bool quiet) const {
     compare("host", *host_, counted, host_->used());
   }
   if (disk_ == nullptr) return;
-  Counted files;
+  CountedBytes files;
   trie_.visit([&](const Node& node) {
     if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { files.add_file(*blob); });
   });

@@ -50,19 +50,11 @@
 #include "prefix_cache/quotas.h"
 #include "prefix_cache/removal.h"
 #include "prefix_cache/restore_points.h"
-#include "prefix_cache/reuse_plan.h"
 #include "store/byte_budget.h"
 #include "store/disk_tier.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
-
-struct Fetch;
-
-// The lowest tier that is read from.
-Tier tier_of(const NodeState& state);
-Tier tier_of(const RestorePoint& point);
-Tier tier_of(const Fetch& fetch);
 
 // Which of what is nowhere else may go from host memory for something else.
 enum class MayLose : std::uint8_t {
@@ -74,10 +66,9 @@ enum class MayLose : std::uint8_t {
 class LowerTiers {
  public:
   // `host` (may be null: no such tier) is set for good. All outlive this.
-  // `quotas` (null: there are none): of namespaces, in both tiers. `demand` (null: all are): which nodes are wanted.
+  // `quotas`: of namespaces, in both tiers. `demand` (null: all are): which nodes are wanted.
   LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, const LiveSessions& sessions,
-             std::shared_ptr<ByteBudget> host, Removal& removal, const Quotas* quotas = nullptr,
-             const Demand* demand = nullptr)
+             std::shared_ptr<ByteBudget> host, Removal& removal, const Quotas& quotas, const Demand* demand = nullptr)
       : trie_(trie),
         places_(places),
         points_(points),
@@ -99,7 +90,7 @@ class LowerTiers {
   // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas. Of what is
   // not wanted, nothing on the path to it goes.
   bool make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose = nullptr);
-  // Whether they fit now, as `make_host_room` would make it. REQUIRES: quotas.
+  // Whether they fit now, as `make_host_room` would make it.
   bool host_has_room(std::uint64_t bytes, const Node* whose) const;
   // Bytes of memory it had; 0: it is on the device, or some of it is in no file.
   std::uint64_t leave_host_for_disk(Node* node);
@@ -137,11 +128,8 @@ class LowerTiers {
 
  private:
   Node* next_victim(int order, const Trie::Groups* may = nullptr);
-  bool has_quotas() const noexcept { return quotas_ != nullptr && quotas_->any(); }
-  // --- with quotas: lower_tiers_quotas.cpp
-  bool make_host_room_by_quotas(std::uint64_t bytes, MayLose may_lose, Group who, const Node* whose);
-  bool make_disk_room_by_quotas(std::uint64_t bytes, const Node* below, Group who);
-  bool free_disk_by_quotas(std::uint64_t bytes, const Node* below, Group who);
+  bool make_host_room_for(Group who, std::uint64_t bytes, MayLose may_lose, const Node* whose);
+  bool free_disk_for(Group who, std::uint64_t bytes, const Node* below);
   bool host_fits(std::uint64_t bytes, Group who) const;
   bool take_host(MayLose may_lose, const std::function<bool()>& enough, const Trie::Groups& may, const Node* whose);
   bool leave_host(Node* node, MayLose may_lose, const Node* whose = nullptr);
@@ -161,7 +149,7 @@ class LowerTiers {
   const LiveSessions& sessions_;
   const std::shared_ptr<ByteBudget> host_;
   Removal& removal_;
-  const Quotas* const quotas_;
+  const Quotas& quotas_;
   const Demand* const demand_;
   std::shared_ptr<DiskTier> disk_;
 };

@@ -81,7 +81,7 @@ class PageInAttempt {
 
   bool find_host_room() KVTRIE_REQUIRES(state_.mutex) {
     return state_.lower.make_host_room(stages_.file_bytes(), MayLose::kAnything, deepest_) &&
-           stages_.allocate(state_.quotas.host_of(deepest_->name_space()));
+           stages_.allocate(state_.namespaces.host_of(deepest_->name_space()));
   }
 
   bool read() {
@@ -126,7 +126,7 @@ class PageInAttempt {
 
   void load() KVTRIE_REQUIRES(state_.mutex) {
     Loader loader({state_.caches, state_.places, state_.points, /*keep_copies=*/state_.lower.disk() != nullptr},
-                  state_.arrivals, stages_, state_.tenants.of(path_.nodes.front()->name_space()));
+                  state_.arrivals, stages_, state_.namespaces.number_of(path_.nodes.front()->name_space()));
     loader.load(path_, fetch_);
     if (fetch_.point != nullptr) {
       const auto ends_there = [&](const Node* node) { return node->end() == target_; };

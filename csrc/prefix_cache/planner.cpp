@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/node_tier.h"
 
 namespace kvtrie {
 

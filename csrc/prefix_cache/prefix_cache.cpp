@@ -9,6 +9,7 @@
 #include "prefix_cache/calls.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/negotiation.h"
+#include "prefix_cache/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/step_graph.h"
 #include "prefix_cache/summary.h"
@@ -71,7 +72,7 @@ void PrefixCacheState::open_store() {
 
 // In the budget of its namespace.
 void PrefixCacheState::count_file(const FoundSnapshot& found) {
-  const std::shared_ptr<ByteBudget> own = quotas.disk_of(found.header.name_space);
+  const std::shared_ptr<ByteBudget> own = namespaces.disk_of(found.header.name_space);
   if (own == nullptr || !own->reserve(found.file->bytes())) return;
   found.file->keep(std::make_shared<const BudgetHold>(own, found.file->bytes()));
 }
@@ -245,7 +246,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   session->at_.use = options.use;
   session->at_.publish = options.publish;
   session->at_.always_load = options.always_load;
-  state_->cursors.open(session->at_, name_space, state_->tenants.of(name_space));
+  state_->cursors.open(session->at_, name_space, state_->namespaces.number_of(name_space));
   if (options.use) {
     const std::int32_t limit = options.reuse_all ? length : length - 1;
     session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)

@@ -42,6 +42,7 @@
 #include "prefix_cache/leases.h"
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/namespaces.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
@@ -56,7 +57,6 @@
 #include "prefix_cache/stage.h"
 #include "prefix_cache/step_times.h"
 #include "prefix_cache/steps.h"
-#include "prefix_cache/tenants.h"
 #include "prefix_cache/tree_orders.h"
 #include "prefix_cache/write_behind.h"
 #include "store/background_queue.h"
@@ -91,16 +91,16 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);  // the nodes refer to it
   StepTimes times KVTRIE_GUARDED_BY(mutex){caches, costs, node_costs};
   Trie trie KVTRIE_GUARDED_BY(mutex);
-  Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
-  Quotas quotas KVTRIE_GUARDED_BY(mutex){caches, trie, tenants, host, options.quotas};
+  Namespaces namespaces KVTRIE_GUARDED_BY(mutex){trie, host, options.quotas};
+  Quotas quotas KVTRIE_GUARDED_BY(mutex){caches, trie, namespaces};
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
   Demand demand KVTRIE_GUARDED_BY(mutex){options.disk_after};
   Removal removal KVTRIE_GUARDED_BY(mutex){caches, trie, places, points, leases, totals};
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, sessions, host, removal, &quotas, &demand};
-  HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals, &quotas};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, sessions, host, removal, quotas, &demand};
+  HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, namespaces, places, points, lower, totals};
   Eviction eviction KVTRIE_GUARDED_BY(mutex){
       {caches, trie, places, points, leases, lower, copies, behind, removal, totals}};
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
@@ -108,7 +108,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load};
   Room room KVTRIE_GUARDED_BY(mutex){
-      {caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, &quotas},
+      {caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, quotas},
       options.growth,
       host != nullptr};
   Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};
@@ -116,7 +116,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
       {caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
   Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
   ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, removal, cursors};
-  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, &quotas};
+  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, quotas};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
   // Calls that have let go of the mutex and still take the checksums of blobs, which may be in no node by then. It goes
   // up with the mutex held. Theirs, too: the state may end before they do.
@@ -198,7 +198,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
   // Their jobs use all of the above, so they go first.
-  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies, &quotas, &demand};
+  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, copies, namespaces, &demand};
   std::unique_ptr<Exchange> exchange;  // with a store
 };
 

@@ -6,11 +6,6 @@
 #include "base/error.h"
 
 namespace kvtrie {
-namespace {
-
-constexpr std::uint64_t kNoCap = std::numeric_limits<std::uint64_t>::max();
-
-}  // namespace
 
 // ---- who has one --------------------------------------------------------------------------------------------------
 
@@ -20,7 +15,7 @@ const Quotas::Quota* Quotas::find(std::string_view name_space) const noexcept {
 }
 
 Group Quotas::set(std::string_view name_space, Caps most, Caps least) {
-  ensure(counted_, "quotas.set", "nothing is counted");
+  ensure(counted(), "quotas.set", "nothing is counted");
   Node* root = trie_.root(name_space);
   if (root->group() > 0) {
     Quota& quota = *quotas_[root->group() - 1U];
@@ -31,9 +26,8 @@ Group Quotas::set(std::string_view name_space, Caps most, Caps least) {
   auto place = std::find(quotas_.begin(), quotas_.end(), nullptr);
   require(place != quotas_.end() || quotas_.size() < kMost, "set_quota", "namespaces with quotas: got ",
           quotas_.size() + 1, ", allowed ", kMost);
-  const Account& account = account_of(name_space);
-  auto quota = std::make_unique<Quota>(Quota{std::string(name_space), root, tenants_.of(name_space), account.host,
-                                             account.disk, std::move(most), std::move(least)});
+  auto quota = std::make_unique<Quota>(
+      Quota{std::string(name_space), root, &namespaces_.of(name_space), std::move(most), std::move(least)});
   if (place == quotas_.end()) place = quotas_.insert(place, nullptr);
   *place = std::move(quota);
   ++count_;
@@ -72,18 +66,18 @@ std::uint64_t Quotas::floor_disk(Group but) const {
 // ---- how much it has ----------------------------------------------------------------------------------------------
 
 std::uint32_t Quotas::used(Group group, std::size_t cache) const {
-  return caches_.all[cache]->held_by(find(group)->owner);
+  return caches_.all[cache]->held_by(find(group)->space->number);
 }
 
 TierShare Quotas::host(Group group) const {
   const Quota* quota = find(group);
-  if (quota == nullptr || host_ == nullptr) return {};
-  return {quota->host->used(), quota->least.host, quota->most.host};
+  if (quota == nullptr || quota->space->host == nullptr) return {};
+  return {quota->space->host->used(), quota->least.host, quota->most.host};
 }
 
 TierShare Quotas::disk(Group group) const {
   const Quota* quota = find(group);
-  return quota == nullptr ? TierShare{} : TierShare{quota->disk->used(), quota->least.disk, quota->most.disk};
+  return quota == nullptr ? TierShare{} : TierShare{quota->space->disk->used(), quota->least.disk, quota->most.disk};
 }
 
 std::uint64_t Quotas::unfilled_host(Group who, std::uint64_t more) const {
@@ -94,56 +88,15 @@ std::uint64_t Quotas::unfilled_disk(Group who, std::uint64_t more) const {
   return sum([&](Group group, const Quota&) { return disk(group).unfilled(group == who ? more : 0); }, 0);
 }
 
-// ---- budgets ------------------------------------------------------------------------------------------------------
-
-// Accounts of namespaces that have nothing left are looked for each time that as many have come as were left.
-Quotas::Account& Quotas::account_of(std::string_view name_space) {
-  const auto known = accounts_.find(name_space);
-  if (known != accounts_.end()) return known->second;
-  if (accounts_.size() >= prune_at_) {
-    std::erase_if(accounts_, [&](const auto& each) {
-      const Account& account = each.second;
-      const bool empty = account.disk->used() == 0 && (account.host == nullptr || account.host->used() == 0);
-      return empty && account.writing == 0 && trie_.find_root(each.first) == nullptr;
-    });
-    prune_at_ = std::max(kLeastAccounts, 2 * accounts_.size());
-  }
-  Account fresh{host_ == nullptr ? nullptr : std::make_shared<ByteBudget>(kNoCap, host_),
-                std::make_shared<ByteBudget>(kNoCap)};
-  return accounts_.emplace(std::string(name_space), std::move(fresh)).first->second;
-}
-
-const std::shared_ptr<ByteBudget>& Quotas::host_of(std::string_view name_space) {
-  return counted_ && host_ != nullptr ? account_of(name_space).host : host_;
-}
-
-std::shared_ptr<ByteBudget> Quotas::disk_of(std::string_view name_space) {
-  return counted_ ? account_of(name_space).disk : nullptr;
-}
-
-void Quotas::begin_writing(std::string_view name_space, std::uint64_t bytes) {
-  if (counted_) account_of(name_space).writing += bytes;
-}
-
-void Quotas::end_writing(std::string_view name_space, std::uint64_t bytes) noexcept {
-  const auto known = accounts_.find(name_space);
-  if (known != accounts_.end()) known->second.writing -= std::min(known->second.writing, bytes);
-}
-
-std::uint64_t Quotas::writing(Group group) const noexcept {
-  const Quota* quota = find(group);
-  const auto known = quota == nullptr ? accounts_.end() : accounts_.find(quota->name);
-  return known == accounts_.end() ? 0 : known->second.writing;
-}
+std::uint64_t Quotas::writing(Group group) const noexcept { return find(group)->space->writing; }
 
 Quotas::Usage Quotas::usage(std::string_view name_space) {
-  ensure(counted_, "quotas.usage", "nothing is counted");
+  ensure(counted(), "quotas.usage", "nothing is counted");
   Usage usage;
-  const Owner owner = tenants_.of(name_space);
-  for (const StateCache* cache : caches_.all) usage.units.push_back(cache->held_by(owner));
-  const Account& account = account_of(name_space);
-  if (account.host != nullptr) usage.host = account.host->used();
-  usage.disk = account.disk->used();
+  const Namespace& space = namespaces_.of(name_space);
+  for (const StateCache* cache : caches_.all) usage.units.push_back(cache->held_by(space.number));
+  if (space.host != nullptr) usage.host = space.host->used();
+  usage.disk = space.disk->used();
   return usage;
 }
 
@@ -171,8 +124,10 @@ void Quotas::check(std::vector<std::string>& findings, std::uint64_t free_disk) 
     if (caches_.all[i]->free_units() < now.unfilled(i))
       findings.push_back(cat("cache ", i, ": floors lack ", now.unfilled(i), ", free ", caches_.all[i]->free_units()));
   }
-  if (host_ != nullptr && host_->cap() - host_->used() < unfilled_host(0, 0))
-    findings.push_back(cat("host memory: floors lack ", unfilled_host(0, 0), ", free ", host_->cap() - host_->used()));
+  const std::shared_ptr<ByteBudget>& memory = namespaces_.host();
+  if (memory != nullptr && memory->cap() - memory->used() < unfilled_host(0, 0))
+    findings.push_back(
+        cat("host memory: floors lack ", unfilled_host(0, 0), ", free ", memory->cap() - memory->used()));
   if (free_disk < unfilled_disk(0, 0))
     findings.push_back(cat("disk: floors lack ", unfilled_disk(0, 0), ", free ", free_disk));
 }

@@ -23,7 +23,7 @@
 //
 // Whose is what. A unit of a pool was claimed for one namespace, and nothing is shared across namespaces, so counting
 // is exact: pools count by owner (cache/owner_counts.h), host memory and files lie in budgets of their namespaces
-// (store/byte_budget.h). Only caches that were made for quotas count; all namespaces then, so that any may get one.
+// (namespaces.h). Only caches that were made for quotas count; all namespaces then, so that any may get one.
 //
 // Who goes next. A namespace with a quota is a group of the trie (trie/victim_order.h), and so has victim orders,
 // spaced restore points and device tokens of its own: the first that may go is found in each group as ever, and the one
@@ -36,7 +36,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,8 +44,7 @@
 
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/caps.h"
-#include "prefix_cache/tenants.h"
-#include "store/byte_budget.h"
+#include "prefix_cache/namespaces.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
@@ -74,19 +72,18 @@ class Quotas {
 
   struct Quota {
     std::string name;
-    Node* root = nullptr;  // locked
-    Owner owner = 0;
-    std::shared_ptr<ByteBudget> host, disk;
+    Node* root = nullptr;              // locked
+    const Namespace* space = nullptr;  // its record, which stays while the root does
     Caps most, least;
   };
 
-  // `host` may be null. `counted`: there may be quotas. All outlive this.
-  Quotas(const CacheTable& caches, Trie& trie, Tenants& tenants, std::shared_ptr<ByteBudget> host, bool counted)
-      : caches_(caches), trie_(trie), tenants_(tenants), host_(std::move(host)), counted_(counted) {}
+  // All outlive this.
+  Quotas(const CacheTable& caches, Trie& trie, Namespaces& namespaces)
+      : caches_(caches), trie_(trie), namespaces_(namespaces) {}
   Quotas(const Quotas&) = delete;
   Quotas& operator=(const Quotas&) = delete;
 
-  bool counted() const noexcept { return counted_; }
+  bool counted() const noexcept { return namespaces_.counted(); }  // there may be some
   bool any() const noexcept { return count_ > 0; }
   std::size_t groups() const noexcept { return quotas_.size() + 1; }  // numbers up to here; some may be unused
   const Quota* find(Group group) const noexcept { return group == 0 ? nullptr : quotas_[group - 1U].get(); }
@@ -109,13 +106,7 @@ class Quotas {
   std::uint64_t unfilled_host(Group who, std::uint64_t more) const;
   std::uint64_t unfilled_disk(Group who, std::uint64_t more) const;
 
-  // --- budgets that bytes of a namespace are reserved in
-  const std::shared_ptr<ByteBudget>& host_of(std::string_view name_space);  // the host's own where nothing is counted
-  std::shared_ptr<ByteBudget> disk_of(std::string_view name_space);         // null where nothing is counted
-  // Bytes on their way to files.
-  void begin_writing(std::string_view name_space, std::uint64_t bytes);
-  void end_writing(std::string_view name_space, std::uint64_t bytes) noexcept;
-  std::uint64_t writing(Group group) const noexcept;
+  std::uint64_t writing(Group group) const noexcept;  // bytes on their way to files. REQUIRES: it has a quota
 
   struct Usage {
     std::vector<std::uint32_t> units;
@@ -127,25 +118,14 @@ class Quotas {
   void check(std::vector<std::string>& findings, std::uint64_t free_disk) const;
 
  private:
-  struct Account {
-    std::shared_ptr<ByteBudget> host, disk;
-    std::uint64_t writing = 0;
-  };
-  static constexpr std::size_t kLeastAccounts = 64;
-
-  Account& account_of(std::string_view name_space);
   template <class Each>
   std::uint64_t sum(const Each& each, Group but) const;
 
   const CacheTable& caches_;
   Trie& trie_;
-  Tenants& tenants_;
-  const std::shared_ptr<ByteBudget> host_;
-  const bool counted_;
+  Namespaces& namespaces_;
   std::vector<std::unique_ptr<Quota>> quotas_;  // from group 1 on; null: unused
   std::size_t count_ = 0;
-  std::map<std::string, Account, std::less<>> accounts_;
-  std::size_t prune_at_ = kLeastAccounts;
 };
 
 // What claims may take of the pools, as things are now.

@@ -40,7 +40,7 @@ class Lookup final : private Asker {
         session_(session),
         entry_(entry),
         path_(path),
-        budget_(state_.quotas.host_of(session.at_.name_space)),
+        budget_(state_.namespaces.host_of(session.at_.name_space)),
         shared_(exchange.tier_, budget_, [this](std::uint64_t bytes) { return make_room(bytes); }),
         atomic_(session.at_.atomic),
         computed_(static_cast<std::size_t>(session.at_.computed)),

@@ -13,9 +13,13 @@
 // Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go of. What a
 // page-in builds on is kept meanwhile: `keep` (scope: InUseScope, holds.h).
 //
-// Where namespaces have quotas (quotas.h), a claim says whose it is, and the same goes in two rounds: first what the
-// claiming namespace has beyond its most, then what is missing, from any that is above its floor. Counting and making
-// are in room_quotas.cpp.
+// A claim says whose it is, and what goes, goes in two rounds (quotas.h): first what the claiming namespace has beyond
+// its most, then what is missing, from any that is above its floor. Namespaces without a quota are one group that has
+// neither.
+//
+//     room.cpp         what is idle, how much that comes to, refusals
+//     room_make.cpp    the rounds
+//     room_cells.cpp   cells of windowed caches, which go one by one
 //
 // Live paths are marked by walking up from what is live, for there are few of these and the tree may be large.
 //
@@ -61,7 +65,7 @@ struct RoomTree {
   HostCopies& copies;
   Eviction& eviction;
   Removal& removal;
-  const Quotas* quotas = nullptr;  // null: there are none
+  const Quotas& quotas;
 };
 
 class Room {
@@ -72,8 +76,6 @@ class Room {
       : of_(of), growth_(growth), saves_cells_(saves_cells) {}
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
-
-  bool has_quotas() const noexcept { return of_.quotas != nullptr && of_.quotas->any(); }
 
   // --- asked
   // `also` (may be null): a node whose path counts as live, too.
@@ -90,13 +92,13 @@ class Room {
   void require_room(std::span<const Claim> claims);      // the same of several namespaces at once
 
   // --- made
-  // All or kCacheFull, in which case nothing changed. Of which namespaces it is matters only where there are quotas.
+  // All or kCacheFull, in which case nothing changed.
   void make_room(const Needs& needs, Group who = 0);
   void make_room(std::span<const Claim> claims);
   // Of one cache that restore points hold state of: units free now, at most `count`; evicts points of kinds up to
   // `most` only.
   std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most);
-  // The same for the `needs` of each claim. REQUIRES: quotas.
+  // The same for the `needs` of each claim.
   std::vector<std::uint32_t> try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most);
 
   // --- kept
@@ -104,28 +106,31 @@ class Room {
   void keep_nothing() noexcept { in_use_ = {}; }
 
  private:
-  std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
-  // With a new number; device tokens on live paths. `idle` (may be null): loses them, by group.
-  std::uint64_t mark_live(Node* also, std::vector<std::uint64_t>* idle = nullptr);
+  // With a new number. `idle` (may be null): loses device tokens on live paths, by group.
+  void mark_live(Node* also, std::vector<std::uint64_t>* idle = nullptr);
   bool is_live(const Node* node) const { return state_of(node).mark == walks_; }  // REQUIRES: just after mark_live()
-  std::uint64_t room_tokens(Node* also);
-  std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
-  // Counts no further than `enough`. `may` (null: all): groups whose points count.
-  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups* may = nullptr);
-  std::uint32_t freeable_units(std::size_t number, std::uint32_t enough);  // of either
-  bool frees_some(const Node* node, std::size_t number) const;             // its restore point, of that cache
-  Node* next_point(std::size_t number) const;
-  void free_leaves(const Needs& needs);
-  void free_cells(std::size_t cache, std::uint32_t count);   // of a windowed cache
-  void free_slots(std::size_t number, std::uint32_t count);  // of states
-  void let_go_unneeded(std::size_t cache, std::uint32_t count);
-  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count, std::optional<Group> group = {});
-  std::optional<BlobSlice> copy_of(const Node* node, std::size_t cache, const SpanList& cells);
-  std::uint32_t let_go_of(std::size_t cache, Node* node, std::uint32_t count);
-  void let_go_of(std::size_t cache, Node* node, const CellSpan& span);  // of positions: all or nothing
-  bool may_be_held(const Node* node) const;                             // REQUIRES: just after mark_live()
+  template <class Each>
+  void visit_groups(const Each& each) const {  // 0 and those with a quota
+    for (std::size_t group = 0; group < of_.quotas.groups(); ++group) {
+      if (group == 0 || of_.quotas.find(static_cast<Group>(group)) != nullptr) each(static_cast<Group>(group));
+    }
+  }
 
-  // --- with quotas: room_quotas.cpp. Of a round: what is missing yet, and how much a group may give now.
+  // --- what is idle, and how much that comes to
+  std::vector<std::uint64_t> idle_tokens(Node* also);     // of each group
+  std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
+  // Counts no further than `enough`. `may`: groups whose points count.
+  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups& may);
+  std::uint32_t idle_cells(std::size_t cache, Group group) const;
+  std::uint32_t idle_units(std::size_t number, Group group, std::uint32_t enough);
+  std::uint64_t tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const;
+  std::uint64_t tokens_for(Group who, Node* also);
+  std::uint64_t units_for(Group who, std::size_t number, std::uint32_t enough);
+  std::uint64_t takeable_units(const Allotment& allotment, std::size_t number, std::uint32_t enough);
+  void require_tokens(const Allotment& allotment);
+  void require_units(const Allotment& allotment, std::size_t number);
+
+  // --- the rounds. Of one: what is missing yet, and how much a group may give now.
   struct Round {
     std::function<std::uint32_t()> missing;
     std::function<std::uint32_t(Group)> may_give;
@@ -133,25 +138,27 @@ class Room {
       return [this](Group group) { return may_give(group) > 0; };
     }
   };
-  template <class Each>
-  void visit_groups(const Each& each) const;  // 0 and those with a quota
-  std::vector<std::uint64_t> idle_tokens(Node* also);
-  std::uint32_t idle_cells(std::size_t cache, Group group) const;
-  std::uint32_t idle_units(std::size_t number, Group group, std::uint32_t enough);
-  std::uint64_t tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const;
-  std::uint64_t tokens_for(Group who, Node* also);
-  std::uint64_t units_for(Group who, std::size_t number, std::uint32_t enough);
-  void require_tokens(const Allotment& allotment);
-  void require_units(const Allotment& allotment, std::size_t number);
-  void take_slots(std::size_t number, const Round& round);
-  void take_cells(std::size_t cache, const Round& round);
-  bool let_go_among(std::size_t cache, const Round& round);
-  std::uint32_t let_go_in(Group group, std::size_t cache, std::uint32_t count);
-  void take_leaves(const Round& round);
-  void take_units(std::size_t number, const Round& round);
   Round own_round(const Allotment& allotment, Group who, std::size_t number) const;
   Round common_round(const Allotment& allotment, std::size_t number) const;
+  std::uint32_t missing_units(const Allotment& allotment, std::size_t number) const;
+  std::uint32_t missing_in_full(const Allotment& allotment) const;  // in the shortest of the full caches
+  std::uint32_t over_in_full(const Allotment& allotment, Group who) const;
+  bool frees_some(const Node* node, std::size_t number) const;  // its restore point, of that cache
+  void take_slots(std::size_t number, const Round& round);
+  void take_cells(std::size_t cache, const Round& round);
+  void take_units(std::size_t number, const Round& round);  // of either
+  void take_leaves(const Round& round);
+  void make_units(const Allotment& allotment, std::size_t number);
   void make_tokens(const Allotment& allotment);
+
+  // --- cells of windowed caches
+  bool may_be_held(const Node* node) const;  // REQUIRES: just after mark_live()
+  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count, Group group);
+  std::optional<BlobSlice> copy_of(const Node* node, std::size_t cache, const SpanList& cells);
+  std::uint32_t let_go_of(std::size_t cache, Node* node, std::uint32_t count);
+  void let_go_of(std::size_t cache, Node* node, const CellSpan& span);  // of positions: all or nothing
+  std::uint32_t let_go_in(Group group, std::size_t cache, std::uint32_t count);
+  bool let_go_among(std::size_t cache, const Round& round);
 
   const RoomTree of_;
   const std::uint32_t growth_;

@@ -101,7 +101,7 @@ class SaveAs {
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
     const bool staged_all = state_.lower.make_host_room(stages.file_bytes(), MayLose::kNothing, node) &&
-                            stages.allocate(state_.quotas.host_of(header.name_space));
+                            stages.allocate(state_.namespaces.host_of(header.name_space));
     require_done(staged_all, "host memory is full");
     if (!copied && state_of(node).on_device() && state_.lower.disk() == nullptr) drop_unsaved_copies(node);
     entry.outside([&] {

@@ -160,7 +160,7 @@ SessionPtr Session::branch() {
   Entry entry(state);
   require_open(at_.closed, at_.failed);
   state.steps.drop_open(at_);
-  state.cursors.open(twin->at_, at_.name_space, state.tenants.of(at_.name_space));
+  state.cursors.open(twin->at_, at_.name_space, state.namespaces.number_of(at_.name_space));
   state.cursors.branch(at_, twin->at_);
   twin->report_ = {at_.computed, at_.computed, at_.computed > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
   ++state.totals.branches;

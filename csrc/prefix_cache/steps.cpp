@@ -75,12 +75,6 @@ void Steps::add_needs(const Step& step, std::size_t session, Needs& needs) const
     needs[caches_.attention.size() + i] += caches_.states[i]->units_for(cursor.computed, step.end(session), {});
 }
 
-Needs Steps::needs_of(const Step& step) const {
-  Needs needs = caches_.no_needs();
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) add_needs(step, s, needs);
-  return needs;
-}
-
 std::vector<Claim> Steps::claims_of(const Step& step) const {
   std::vector<Claim> claims;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
@@ -102,8 +96,10 @@ std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind le
   return units;
 }
 
-// As below, for each group of namespaces apart: what is wanted for one never takes what another one needs.
-std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
+// Captures inside the step are wanted, not needed: they get what units can be had, each group of namespaces its own, so
+// that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end or a
+// branch.
+std::vector<Steps::Allowed> Steps::slots_for_captures(const Step& step) {
   std::vector<Claim> claims = claims_of(step);
   std::vector<Allowed> allowed;
   allowed.reserve(claims.size());
@@ -125,24 +121,12 @@ std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
   return allowed;
 }
 
-// Captures inside the step are wanted, not needed: they get what units can be had. A spaced one never takes the place
-// of an end or a branch.
 void Steps::find_slots_for_captures(Step& step) {
   bool any = false;
   for (std::size_t s = 0; s < step.captures_.size(); ++s)
     any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
-  if (room_.has_quotas()) {
-    for (const Allowed& each : slots_by_quotas(step)) totals_.skipped_captures += trim_captures(step, each);
-    return;
-  }
-  Allowed all;
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    const std::size_t number = caches_.attention.size() + i;
-    room_.try_free_slots(number, units_for(step, i, PointKind::kEnd, all), PointKind::kBranch);
-    all.units.push_back(room_.try_free_slots(number, units_for(step, i, PointKind::kNone, all), PointKind::kSpaced));
-  }
-  totals_.skipped_captures += trim_captures(step, all);
+  for (const Allowed& each : slots_for_captures(step)) totals_.skipped_captures += trim_captures(step, each);
 }
 
 void Steps::claim_cells(Step& step, std::size_t cache) const {
@@ -162,7 +146,7 @@ void Steps::claim_states(Step& step, std::size_t state) const {
 }
 
 void Steps::claim(Step& step) {
-  room_.has_quotas() ? room_.make_room(claims_of(step)) : room_.make_room(needs_of(step));
+  room_.make_room(claims_of(step));
   if (!caches_.states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
   for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);

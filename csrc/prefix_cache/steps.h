@@ -18,7 +18,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,17 +47,16 @@ class Steps {
   void drop_open(Cursor& cursor) noexcept;
 
  private:
-  // Units of each of `states` that sessions of one group of namespaces may claim; no group: all sessions.
+  // Units of each of `states` that sessions of one group of namespaces may claim.
   struct Allowed {
-    std::optional<Group> group;
+    Group group;
     std::vector<std::uint32_t> units;
-    bool concerns(const Cursor& cursor) const { return !group || cursor.node->group() == *group; }
+    bool concerns(const Cursor& cursor) const { return cursor.node->group() == group; }
   };
   void add_needs(const Step& step, std::size_t session, Needs& needs) const;
-  Needs needs_of(const Step& step) const;
   std::vector<Claim> claims_of(const Step& step) const;  // one for each group
   void find_slots_for_captures(Step& step);
-  std::vector<Allowed> slots_by_quotas(const Step& step);
+  std::vector<Allowed> slots_for_captures(const Step& step);
   // Of cache `state`: that the step claims, with captures of kinds from `least` on.
   std::uint32_t units_for(const Step& step, std::size_t state, PointKind least, const Allowed& whose) const;
   bool captures_fit(const Step& step, const Allowed& allowed) const;

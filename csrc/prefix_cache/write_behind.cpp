@@ -106,7 +106,7 @@ std::optional<BlobSlice> WriteBehind::recut(const Node* node, std::size_t cache,
   const MayLose may_lose = below == nullptr ? MayLose::kNothing : MayLose::kUnwanted;
   if (!lower_.make_host_room(shape.bytes_per_cell() * cells, may_lose, below == nullptr ? node : below))
     return std::nullopt;
-  const std::shared_ptr<ByteBudget>& budget = is_counted() ? quotas_->host_of(node->name_space()) : host_;
+  const std::shared_ptr<ByteBudget>& budget = namespaces_.host_of(node->name_space());
   BlobPtr blob = Blob::allocate(budget, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
   if (blob == nullptr) return std::nullopt;
   copy_rows(shape, memory->data(), {slice.first, slice.cells}, blob->memory()->data(), {slice.from, cells}, slice.from,
@@ -137,8 +137,8 @@ bool WriteBehind::recut_torn_images(Node* node, const Node* below) {
 bool WriteBehind::reserve(Saving& saving, const Node* node, const Node* below, bool may_lose) {
   const std::uint64_t bytes = saving.reserved;
   if (!(may_lose ? lower_.make_disk_room(bytes, below) : lower_.reserve_disk(bytes, node))) return false;
-  if (!is_counted()) return true;
-  std::shared_ptr<ByteBudget> own = quotas_->disk_of(node->name_space());
+  std::shared_ptr<ByteBudget> own = namespaces_.disk_of(node->name_space());
+  if (own == nullptr) return true;
   const std::uint64_t file = lower_.disk()->file_bytes(bytes);
   const bool fits = own->reserve(file);
   if (fits) saving.counted = std::make_shared<const BudgetHold>(std::move(own), file);
@@ -150,7 +150,7 @@ bool WriteBehind::reserve(Saving& saving, const Node* node, const Node* below, b
 void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes) {
   try {
     saving->above = under_way_above(node);
-    if (is_counted()) quotas_->begin_writing(saving->header.name_space, image_bytes);
+    namespaces_.begin_writing(saving->header.name_space, image_bytes);
     for (const BlobPtr& blob : saving->blobs) places_.begin_writing(blob);
     state_of(node).saving = saving;
     places_.settle(node);
@@ -158,7 +158,7 @@ void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t ima
   } catch (...) {
     for (const BlobPtr& blob : saving->blobs) places_.end_writing(blob);
     saving->outcome = Saving::Outcome::kFailed;
-    if (is_counted()) quotas_->end_writing(saving->header.name_space, image_bytes);
+    namespaces_.end_writing(saving->header.name_space, image_bytes);
     lower_.disk()->unreserve(saving->reserved);
     places_.settle(node);
     throw;
@@ -327,7 +327,7 @@ void WriteBehind::finish(Saving& saving, const DiskFilePtr& file, std::uint64_t 
     if (file != nullptr) blob->set_saved(file, offset);
     offset += blob->bytes();
   }
-  if (is_counted()) quotas_->end_writing(saving.header.name_space, image_bytes);
+  namespaces_.end_writing(saving.header.name_space, image_bytes);
   saving.blobs.clear();
   saving.outcome = file != nullptr ? Saving::Outcome::kDone : Saving::Outcome::kFailed;
   if (closed_) return;

@@ -48,6 +48,7 @@
 #include "prefix_cache/copies.h"
 #include "prefix_cache/demand.h"
 #include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/namespaces.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/saving.h"
@@ -75,17 +76,15 @@ class WriteBehind {
     bool is_written() const;
   };
 
-  // `quotas` (may be null): in which budgets bytes of a namespace are reserved. `demand` (null: all are): which nodes
-  // are wanted.
-  WriteBehind(Mutex& mutex, Trie& trie, NodePlaces& places, LowerTiers& lower, std::shared_ptr<ByteBudget> host,
-              Copies& copies, Quotas* quotas = nullptr, const Demand* demand = nullptr)
+  // `demand` (null: all are): which nodes are wanted. All outlive this.
+  WriteBehind(Mutex& mutex, Trie& trie, NodePlaces& places, LowerTiers& lower, Copies& copies, Namespaces& namespaces,
+              const Demand* demand = nullptr)
       : mutex_(mutex),
         trie_(trie),
         places_(places),
         lower_(lower),
-        host_(std::move(host)),
         copies_(copies),
-        quotas_(quotas),
+        namespaces_(namespaces),
         demand_(demand) {}
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
@@ -117,7 +116,6 @@ class WriteBehind {
   bool queue_for_disk(Node* node, const Node* below, bool may_lose);
   std::uint64_t save_down_to(Node* node, Round& round);
   bool reserve(Saving& saving, const Node* node, const Node* below, bool may_lose);
-  bool is_counted() const noexcept { return quotas_ != nullptr && quotas_->counted(); }
   void enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes);
   SavingPtr unsaved(const Node* node) const;
   std::optional<BlobSlice> recut(const Node* node, std::size_t cache, const BlobSlice& slice, const Node* below);
@@ -132,9 +130,8 @@ class WriteBehind {
   Trie& trie_;
   NodePlaces& places_;
   LowerTiers& lower_;
-  const std::shared_ptr<ByteBudget> host_;
   Copies& copies_;
-  Quotas* const quotas_;
+  Namespaces& namespaces_;
   const Demand* const demand_;
   bool closed_ = false;
   std::uint64_t flushes_ = 0;

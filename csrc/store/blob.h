@@ -89,6 +89,7 @@ class Blob {
   HostMemoryPtr memory() const;  // null: in a file only
   bool in_memory() const { return memory() != nullptr; }
   bool saved() const;
+  bool only_in_memory() const { return in_memory() && !saved(); }
   void set_saved(std::shared_ptr<BlobSource> source, std::uint64_t offset);  // the file has all its bytes
   std::shared_ptr<BlobSource> source() const;                                // null: not saved
   void forget_saved();                                                       // the file is about to go

@@ -270,13 +270,17 @@ struct DeviceTreeWorld : TreeWalks {
   PrefixCacheStats totals;
   LiveSessions sessions;
   Removal removal{caches, trie, places, points, leases, totals};
-  LowerTiers lower{trie, places, points, leases, sessions, host, removal};
-  HostCopies copies{caches, host, places, points, lower, totals};
+  Namespaces namespaces{trie, host, /*counted=*/false};
+  Quotas quotas{caches, trie, namespaces};
+  LowerTiers lower{trie, places, points, leases, sessions, host, removal, quotas};
+  HostCopies copies{caches, namespaces, places, points, lower, totals};
   Eviction eviction{{caches, trie, places, points, leases, lower, copies, behind, removal, totals}};
-  Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction, removal}, kinds.growth, host != nullptr};
+  Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, quotas},
+            kinds.growth,
+            host != nullptr};
   BackgroundQueue* queue = nullptr;  // that of `behind`; null: no disk
   Token next_token = 0;
-  WriteBehind behind{mutex, trie, places, lower, host, copies};  // its jobs use all of the above
+  WriteBehind behind{mutex, trie, places, lower, copies, namespaces};  // its jobs use all of the above
 
  private:
   void check_node(const Node* node, std::vector<std::string>& all) const {

@@ -164,7 +164,9 @@ struct LowerTiersWorld : TreeWalks {
   LiveSessions sessions;
   PrefixCacheStats totals;
   Removal removal{caches, trie, places, points, leases, totals};
-  LowerTiers lower{trie, places, points, leases, sessions, host, removal, nullptr, &demand};
+  Namespaces namespaces{trie, host, /*counted=*/false};
+  Quotas quotas{caches, trie, namespaces};
+  LowerTiers lower{trie, places, points, leases, sessions, host, removal, quotas, &demand};
   std::vector<Write> writes;
   std::int32_t serial = 0;
   Token next_token = 0;

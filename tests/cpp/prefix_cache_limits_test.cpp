@@ -357,7 +357,7 @@ TEST_F(LimitsTest, ManyNamespacesNeedNoMemoryEach) {
     chat(prompt(32, 1), name, static_cast<float>(i + 1));
     ASSERT_TRUE(all_are(*pool_, static_cast<float>(i + 1)));
   }
-  EXPECT_LE(cache_->state().tenants.size(), 64u);
+  EXPECT_LE(cache_->state().namespaces.size(), 64u);
 }
 
 // Bytes that come back from the host are the namespace's own, and so are the cells from then on.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lower_tiers_world.h"
+#include "prefix_cache/node_tier.h"
 
 namespace kvtrie {
 namespace {

@@ -55,8 +55,8 @@ class QuotasTest : public ::testing::Test {
   CacheTable caches{{{make_pool(0, kCells[0]), make_pool(1, kCells[1])}, {}}};
   std::shared_ptr<ByteBudget> host = std::make_shared<ByteBudget>(kHost);
   Trie trie{2};
-  Tenants tenants{trie};
-  Quotas quotas{caches, trie, tenants, host, true};
+  Namespaces namespaces{trie, host, /*counted=*/true};
+  Quotas quotas{caches, trie, namespaces};
 };
 
 TEST_F(QuotasTest, ARootStaysAsLongAsItsQuota) {
@@ -77,14 +77,14 @@ TEST_F(QuotasTest, ARootStaysAsLongAsItsQuota) {
 }
 
 TEST_F(QuotasTest, BytesCountForTheirNamespaceAndForAll) {
-  const auto own = quotas.host_of("a");
-  EXPECT_EQ(own, quotas.host_of("a"));
-  EXPECT_NE(own, quotas.host_of("b"));
+  const auto own = namespaces.host_of("a");
+  EXPECT_EQ(own, namespaces.host_of("a"));
+  EXPECT_NE(own, namespaces.host_of("b"));
   ASSERT_TRUE(own->reserve(300));
   EXPECT_EQ(host->used(), 300u);
-  EXPECT_FALSE(quotas.host_of("b")->reserve(kHost - 299)) << "more than there is";
-  EXPECT_EQ(quotas.host_of("b")->used(), 0u);
-  const auto files = quotas.disk_of("a");
+  EXPECT_FALSE(namespaces.host_of("b")->reserve(kHost - 299)) << "more than there is";
+  EXPECT_EQ(namespaces.host_of("b")->used(), 0u);
+  const auto files = namespaces.disk_of("a");
   ASSERT_TRUE(files->reserve(50));
   const Group group = give("a", caps(1, 1, 400, 100), caps(0, 0, 350, 60));
   EXPECT_EQ(quotas.host(group).excess(), 0u);
@@ -92,9 +92,9 @@ TEST_F(QuotasTest, BytesCountForTheirNamespaceAndForAll) {
   EXPECT_EQ(quotas.unfilled_host(0, 0), 50u);
   EXPECT_EQ(quotas.unfilled_host(group, 20), 30u);
   EXPECT_EQ(quotas.unfilled_disk(0, 0), 10u);
-  quotas.begin_writing("a", 7);
+  namespaces.begin_writing("a", 7);
   EXPECT_EQ(quotas.writing(group), 7u);
-  quotas.end_writing("a", 7);
+  namespaces.end_writing("a", 7);
   EXPECT_EQ(quotas.writing(group), 0u);
   EXPECT_EQ(quotas.usage("a").host, 300u);
   EXPECT_EQ(quotas.usage("a").disk, 50u);
@@ -105,18 +105,19 @@ TEST_F(QuotasTest, BytesCountForTheirNamespaceAndForAll) {
 }
 
 TEST_F(QuotasTest, AccountsOfNamespacesThatHaveNothingGo) {
-  ASSERT_TRUE(quotas.host_of("kept")->reserve(1));
-  const auto held = quotas.host_of("kept");
-  for (int i = 0; i < 1000; ++i) quotas.host_of("n" + std::to_string(i));
-  EXPECT_EQ(quotas.host_of("kept"), held);
+  ASSERT_TRUE(namespaces.host_of("kept")->reserve(1));
+  const auto held = namespaces.host_of("kept");
+  for (int i = 0; i < 1000; ++i) namespaces.host_of("n" + std::to_string(i));
+  EXPECT_EQ(namespaces.host_of("kept"), held);
   held->release(1);
 }
 
 TEST_F(QuotasTest, NothingIsCountedWhereThereAreNone) {
-  Quotas none(caches, trie, tenants, host, false);
-  EXPECT_EQ(none.host_of("a"), host);
-  EXPECT_EQ(none.disk_of("a"), nullptr);
-  none.begin_writing("a", 5);
+  Namespaces uncounted(trie, host, /*counted=*/false);
+  Quotas none(caches, trie, uncounted);
+  EXPECT_EQ(uncounted.host_of("a"), host);
+  EXPECT_EQ(uncounted.disk_of("a"), nullptr);
+  uncounted.begin_writing("a", 5);
   EXPECT_THROW(none.set("a", caps(1, 1), caps(0, 0)), Error);
 }
 
@@ -150,7 +151,7 @@ class QuotasRandomTest : public QuotasTest {
     if (caches.all[cache]->free_units() < count) return;
     Node* root = trie.root(name(i));
     if (root->locks() == 0) trie.lock(root);  // as a session would
-    lists_[i][cache].push_back(caches.attention[cache]->claim(count, 0, tenants.of(name(i))));
+    lists_[i][cache].push_back(caches.attention[cache]->claim(count, 0, namespaces.number_of(name(i))));
     held_[i][cache] += count;
   }
 

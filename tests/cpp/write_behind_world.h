@@ -73,7 +73,7 @@ struct WriteBehindWorld : LowerTiersWorld, Copies {
   Mutex mutex;
   std::uint64_t sealed_by_queue = 0;
   BackgroundQueue* queue = nullptr;
-  WriteBehind behind{mutex, trie, places, lower, host, *this, nullptr, &demand};
+  WriteBehind behind{mutex, trie, places, lower, *this, namespaces, &demand};
 };
 
 }  // namespace kvtrie

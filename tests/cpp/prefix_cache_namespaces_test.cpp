@@ -1,5 +1,5 @@
 // Numbers of namespaces, against a twin that knows those in the tree.
-#include "prefix_cache/tenants.h"
+#include "prefix_cache/namespaces.h"
 
 #include <gtest/gtest.h>
 
@@ -16,27 +16,27 @@ constexpr std::uint64_t kTenantSeed = 20261126;
 
 std::string tenant_name(std::uint64_t number) { return "tenant " + std::to_string(number); }
 
-TEST(Tenants, KeepTheirNumbersWhileTheyAreInTheTree) {
+TEST(Namespaces, KeepTheirNumbersWhileTheyAreInTheTree) {
   Trie trie(1);
-  Tenants tenants(trie);
+  Namespaces namespaces(trie, nullptr, /*counted=*/false);
   Node* root = trie.root("anna");
   trie.lock(root);
-  const Owner anna = tenants.of("anna");
+  const Owner anna = namespaces.number_of("anna");
   EXPECT_GE(anna, kFirstTenant);
   std::set<Owner> given{anna};
   for (std::uint64_t i = 0; i < 1000; ++i) {
-    EXPECT_TRUE(given.insert(tenants.of(tenant_name(i))).second) << "a number was given twice";
-    EXPECT_EQ(tenants.of("anna"), anna);
-    EXPECT_LE(tenants.size(), 64u);
+    EXPECT_TRUE(given.insert(namespaces.number_of(tenant_name(i))).second) << "a number was given twice";
+    EXPECT_EQ(namespaces.number_of("anna"), anna);
+    EXPECT_LE(namespaces.size(), 64u);
   }
-  EXPECT_TRUE(given.insert(tenants.of(tenant_name(0))).second) << "what it left may have changed hands";
+  EXPECT_TRUE(given.insert(namespaces.number_of(tenant_name(0))).second) << "what it left may have changed hands";
   trie.unlock(root);
 }
 
-TEST(Tenants, AgreeWithATwinAsNamespacesComeAndGo) {
+TEST(Namespaces, AgreeWithATwinAsNamespacesComeAndGo) {
   std::mt19937_64 random(kTenantSeed);
   Trie trie(1);
-  Tenants tenants(trie);
+  Namespaces namespaces(trie, nullptr, /*counted=*/false);
   std::map<std::string, Owner> twin;  // of those in the tree
   std::set<Owner> given;
   std::size_t most = 0;
@@ -46,17 +46,17 @@ TEST(Tenants, AgreeWithATwinAsNamespacesComeAndGo) {
     const std::string name = tenant_name(oldest + random() % (step / 4000 % 2 == 0 ? 300 : 30));
     const auto known = twin.find(name);
     if (known != twin.end() && random() % 3 != 0) {
-      ASSERT_EQ(tenants.of(name), known->second);
+      ASSERT_EQ(namespaces.number_of(name), known->second);
     } else if (known != twin.end()) {
       trie.unlock(trie.find_root(name));
       twin.erase(known);
     } else {
       trie.lock(trie.root(name));
-      twin[name] = tenants.of(name);
+      twin[name] = namespaces.number_of(name);
       given.insert(twin[name]);
     }
     most = std::max(most, twin.size());
-    ASSERT_LE(tenants.size(), std::max<std::size_t>(64, 2 * most));
+    ASSERT_LE(namespaces.size(), std::max<std::size_t>(64, 2 * most));
     if (step % 100 != 0) continue;
     std::set<Owner> present;
     for (const auto& [each, owner] : twin) ASSERT_TRUE(present.insert(owner).second) << each;
