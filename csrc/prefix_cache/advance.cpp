@@ -66,24 +66,24 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   StepPtr step(new Step());
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
-    steps.add_rows(*step, session->at_, chunk);
-    if (!caches.states.empty()) step->before_.push_back(captures.states_of(session->at_));
+    steps.add_rows(step->open_, session->at_, chunk);
+    if (!caches.states.empty()) step->open_.before.push_back(captures.states_of(session->at_));
   }
-  steps.claim(*step);
+  steps.claim(step->open_);
   step->cache_ = owner;
-  for (const SessionPtr& session : list) session->at_.open_step = step.get();
+  for (const SessionPtr& session : list) session->at_.open_step = &step->open_;
   if (caches.all.empty()) complete(*step);
   return step;
 }
 
 void PrefixCacheState::begin_timing(Step& step) noexcept {
-  if (options.clock) step.timing_ = StepTimes::begin(caches, read_clock(options), options.device_times);
+  if (options.clock) step.open_.timing = StepTimes::begin(caches, read_clock(options), options.device_times);
 }
 
 void PrefixCacheState::complete(Step& step) {
-  if (step.complete_ || step.dropped_) return;
-  times.measure(step.timing_, step.positions_, now);
-  steps.complete(step);
+  if (step.complete() || step.dropped()) return;
+  times.measure(step.open_.timing, step.positions(), now);
+  steps.complete(step.open_);
 }
 
 }  // namespace kvtrie

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "base/error.h"
-#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
 namespace {

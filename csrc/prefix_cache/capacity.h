@@ -29,8 +29,6 @@
 
 namespace kvtrie {
 
-struct Limits;
-
 class Capacity {
  public:
   // `host` may be null: no such tier. `most_pinned`: of the smallest pool, 0 to 1. All outlive this.

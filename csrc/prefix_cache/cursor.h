@@ -29,7 +29,7 @@
 
 namespace kvtrie {
 
-class Step;
+struct OpenStep;
 
 // A restore point that is wanted when the conversation gets there.
 struct WantedPoint {
@@ -53,7 +53,7 @@ struct Cursor {
   // What came to be wanted (demand.h) where it stood at this length is written once it has computed more, or at its
   // end; -1: nothing did.
   std::int32_t write_after = -1;
-  Step* open_step = nullptr;
+  OpenStep* open_step = nullptr;
   bool use = true;  // reuse what is there
   bool publish = true;
   bool always_load = false;  // what is known is brought back even where computing it is faster

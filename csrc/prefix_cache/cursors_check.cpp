@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "prefix_cache/cursors.h"
-#include "prefix_cache/step.h"
+#include "prefix_cache/open_step.h"
 
 namespace kvtrie {
 namespace {

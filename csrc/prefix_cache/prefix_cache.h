@@ -26,6 +26,7 @@
 #include "cache/causal_cache.h"
 #include "cache/point_cache.h"
 #include "prefix_cache/cache_table.h"
+#include "prefix_cache/caps.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/explain.h"
 #include "prefix_cache/node_state.h"
@@ -75,14 +76,6 @@ struct BeginOptions {
   // Spans [begin, end) of the prompt that go as one; media items are found by themselves.
   std::vector<std::pair<std::int32_t, std::int32_t>> atomic;
   bool always_load = false;  // as with LoadPolicy::kAlways
-};
-
-// Caps to change; what is not named stays as it is. An empty list names nothing, else it has one entry for each cache.
-// Pools are sized at creation, and a cap below that hides the rest: 0, or more than the capacity, means the capacity.
-struct Limits {
-  std::vector<std::optional<std::uint32_t>> held_cells;  // the most cells held, of each attention cache
-  std::vector<std::optional<std::uint32_t>> held_slots;  // the most slots held, of each recurrent cache
-  std::optional<std::uint64_t> host_bytes, disk_bytes;   // of tiers that there are
 };
 
 // One node of the tree as `nodes()` reports it; indices refer to the same list.

@@ -99,12 +99,12 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
          "new loop");
   }
   if (previous != nullptr && !previous->complete()) {
-    state.steps.drop(*previous);
+    state.steps.drop(previous->open_);
     fail(ErrorKind::kArgument, "session.prefill",
          "the model did not complete the step before: every layer of every cache must be put once");
   }
   if (previous != nullptr)
-    state.times.measure_again(previous->timing_, static_cast<std::uint32_t>(previous->tokens_.size()), state.now);
+    state.times.measure_again(previous->open_.timing, static_cast<std::uint32_t>(previous->tokens().size()), state.now);
   state.times.settle();
   if (at_.computed == at_.recorded()) return nullptr;
   const SessionPtr self = shared_from_this();

@@ -8,7 +8,6 @@
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,8 +15,8 @@
 
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
+#include "prefix_cache/open_step.h"
 #include "prefix_cache/session.h"
-#include "prefix_cache/step_times.h"
 
 namespace kvtrie {
 
@@ -25,9 +24,9 @@ class Step {
  public:
   ~Step();  // drops it unless complete
 
-  const Tokens& tokens() const noexcept { return tokens_; }                           // [rows]
-  const std::vector<std::int32_t>& positions() const noexcept { return positions_; }  // [rows]
-  const std::vector<std::int32_t>& sequences() const noexcept { return sequences_; }  // [rows], indices into sessions()
+  const Tokens& tokens() const noexcept { return open_.tokens; }                           // [rows]
+  const std::vector<std::int32_t>& positions() const noexcept { return open_.positions; }  // [rows]
+  const std::vector<std::int32_t>& sequences() const noexcept { return open_.sequences; }  // [rows], indices into sessions()
   const std::vector<SessionPtr>& sessions() const noexcept { return sessions_; }
   const std::shared_ptr<PrefixCache>& cache() const noexcept { return cache_; }
   std::vector<std::int32_t> last_rows() const;  // [sessions]: the row whose logits continue each session
@@ -62,16 +61,14 @@ class Step {
   // which is complete once that says so.
   void write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write);
 
-  std::int32_t end_of(const Cursor& cursor) const;  // the length that it will have. REQUIRES: it is of the step
-  bool complete() const noexcept { return complete_; }
-  bool dropped() const noexcept { return dropped_; }
+  bool complete() const noexcept { return open_.complete; }
+  bool dropped() const noexcept { return open_.dropped; }
 
  private:
   friend class PrefixCache;
   friend class Session;
   friend class StepGraphs;
   friend class StepRecording;
-  friend class Steps;
   friend struct PrefixCacheState;
   Step() = default;
   struct Recurrent {
@@ -85,25 +82,10 @@ class Step {
   std::vector<std::vector<HeldState>> states_before() const;  // of each session; empty once it is over
   void require_kept() const;                                  // kClosed once dropped
   void finish_if_complete();
-  // Lengths at which states come out inside the step, for captures of kinds from `least` on.
-  std::vector<std::int32_t> boundaries_inside(std::size_t session, PointKind least) const;
-  Cursor& cursor(std::size_t session) const noexcept { return sessions_[session]->at_; }
-  // The length that a session will have; before completion.
-  std::int32_t end(std::size_t session) const noexcept {
-    return cursor(session).computed + static_cast<std::int32_t>(counts_[session]);
-  }
 
   std::shared_ptr<PrefixCache> cache_;
   std::vector<SessionPtr> sessions_;
-  std::vector<std::uint32_t> counts_;  // rows of each session
-  Tokens tokens_;
-  std::vector<std::int32_t> positions_, sequences_;
-  std::vector<ForwardPtr> forwards_;                    // one per attention cache
-  std::vector<PointForwardPtr> state_forwards_;         // one per cache of states
-  std::vector<std::vector<WantedPoint>> captures_;      // of each session: inside the step, or at its end
-  std::vector<std::vector<HeldState>> before_;          // of each session: its states when the step began
-  StepTiming timing_;                                   // set once the call that made it is over
-  std::atomic<bool> complete_{false}, dropped_{false};  // written with the mutex held
+  OpenStep open_;  // of the sessions' cursors
   bool attended_ = false;
 };
 

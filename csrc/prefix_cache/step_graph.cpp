@@ -65,12 +65,12 @@ Tensor StepGraphs::replay(Step& step) {
   Tensor logits;
   {
     std::vector<CausalHold> holds;
-    for (std::size_t i = 0; i < step.forwards_.size(); ++i)
-      holds.emplace_back(*step.cache()->caches()[i], *step.forwards_[i]);
+    for (std::size_t i = 0; i < step.open_.forwards.size(); ++i)
+      holds.emplace_back(*step.cache()->caches()[i], *step.open_.forwards[i]);
     std::vector<RecurrentHold> state_holds;
-    for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
+    for (std::size_t i = 0; i < step.open_.state_forwards.size(); ++i) {
       state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]),
-                               recurrent(step.state_forwards_[i]));
+                               recurrent(step.open_.state_forwards[i]));
     }
     const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
@@ -142,7 +142,7 @@ StepGraphs::Stats StepGraphs::stats() const {
 StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
     : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {
   const std::vector<std::vector<HeldState>> of_sessions = step_->states_before();
-  before_.resize(of_sessions.empty() ? 0 : step_->state_forwards_.size());
+  before_.resize(of_sessions.empty() ? 0 : step_->open_.state_forwards.size());
   for (std::size_t cache = 0; cache < before_.size(); ++cache)
     for (const std::vector<HeldState>& states : of_sessions) before_[cache].push_back(states[cache].slot());
 }
@@ -150,8 +150,8 @@ StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, c
 // The caches of the step as it left them; empty, with the reason, when they no longer are.
 std::vector<CausalHold> StepRecording::holds() {
   std::vector<CausalHold> holds;
-  for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
-    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
+  for (std::size_t i = 0; i < step_->open_.forwards.size(); ++i) {
+    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->open_.forwards[i]);
     if (!hold) {
       reason_ = "the step's cells moved before it could be replayed";
       return {};
@@ -172,7 +172,7 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
     std::vector<std::vector<ops::StateRows>> states;
     for (std::size_t i = 0; i < before_.size(); ++i)
-      states.push_back(RecurrentHold::rows_again(recurrent(step_->state_forwards_[i]), before_[i]));
+      states.push_back(RecurrentHold::rows_again(recurrent(step_->open_.state_forwards[i]), before_[i]));
     again = graph.replay({step_->tokens(), tables, states});
   }
   if (same_bits(again, logits)) return true;
@@ -189,7 +189,7 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
-  for (const PointForwardPtr& forward : step_->state_forwards_)
+  for (const PointForwardPtr& forward : step_->open_.state_forwards)
     states.push_back(RecurrentHold::recorded(recurrent(forward)));
   auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), tables, states}, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;

@@ -24,12 +24,11 @@
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/captures.h"
 #include "prefix_cache/cursors.h"
+#include "prefix_cache/open_step.h"
 #include "prefix_cache/room.h"
 #include "prefix_cache/stats.h"
 
 namespace kvtrie {
-
-class Step;
 
 class Steps {
  public:
@@ -40,10 +39,10 @@ class Steps {
   Steps& operator=(const Steps&) = delete;
 
   // The next rows of one more cursor, at most `chunk` of them where that does not cut an atomic span.
-  void add_rows(Step& step, const Cursor& cursor, std::uint32_t chunk) const;
-  void claim(Step& step);          // for all its rows
-  void complete(Step& step);       // REQUIRES: every layer is written; not dropped
-  void drop(Step& step) noexcept;  // idempotent
+  void add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const;
+  void claim(OpenStep& step);          // for all its rows
+  void complete(OpenStep& step);       // REQUIRES: every layer is written; not dropped
+  void drop(OpenStep& step) noexcept;  // idempotent
   void drop_open(Cursor& cursor) noexcept;
 
  private:
@@ -53,24 +52,24 @@ class Steps {
     std::vector<std::uint32_t> units;
     bool concerns(const Cursor& cursor) const { return cursor.node->group() == group; }
   };
-  void add_needs(const Step& step, std::size_t session, Needs& needs) const;
-  std::vector<Claim> claims_of(const Step& step) const;  // one for each group
-  void find_slots_for_captures(Step& step);
-  std::vector<Allowed> slots_for_captures(const Step& step);
+  void add_needs(const OpenStep& step, std::size_t session, Needs& needs) const;
+  std::vector<Claim> claims_of(const OpenStep& step) const;  // one for each group
+  void find_slots_for_captures(OpenStep& step);
+  std::vector<Allowed> slots_for_captures(const OpenStep& step);
   // Of cache `state`: that the step claims, with captures of kinds from `least` on.
-  std::uint32_t units_for(const Step& step, std::size_t state, PointKind least, const Allowed& whose) const;
-  bool captures_fit(const Step& step, const Allowed& allowed) const;
+  std::uint32_t units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const;
+  bool captures_fit(const OpenStep& step, const Allowed& allowed) const;
   // Claims no more than that; how many captures went for it.
-  std::uint64_t trim_captures(Step& step, const Allowed& allowed) const;
-  void claim_cells(Step& step, std::size_t cache) const;
-  void claim_states(Step& step, std::size_t state) const;
-  void drop_cells(Step& step, std::size_t cache) noexcept;
-  void drop_states(Step& step, std::size_t state) noexcept;
-  void make_points(Step& step, std::size_t index);
-  void share_result(Step& step, std::size_t index);
+  std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;
+  void claim_cells(OpenStep& step, std::size_t cache) const;
+  void claim_states(OpenStep& step, std::size_t state) const;
+  void drop_cells(OpenStep& step, std::size_t cache) noexcept;
+  void drop_states(OpenStep& step, std::size_t state) noexcept;
+  void make_points(OpenStep& step, std::size_t index);
+  void share_result(OpenStep& step, std::size_t index);
   void go_back(const Cursor& cursor, std::size_t cache) noexcept;
-  void go_back(Step& step, std::size_t index, std::size_t state) noexcept;
-  void take_back(Step& step, std::size_t index) noexcept;
+  void go_back(OpenStep& step, std::size_t index, std::size_t state) noexcept;
+  void take_back(OpenStep& step, std::size_t index) noexcept;
 
   const CacheTable& caches_;
   Room& room_;

@@ -33,7 +33,7 @@ TEST_F(LiveSessionsTest, OnlyOneThatIsAtTheEndBetweenTwoStepsServes) {
   cursor.publish = false;
   EXPECT_EQ(world_.sessions.standing_at(node_), nullptr) << "what it computes is its own";
   cursor.publish = true;
-  cursor.open_step = reinterpret_cast<Step*>(&cursor);  // never looked at
+  cursor.open_step = reinterpret_cast<OpenStep*>(&cursor);  // never looked at
   EXPECT_EQ(world_.sessions.standing_at(node_), nullptr) << "its states are on their way";
   cursor.open_step = nullptr;
   cursor.failed = true;
