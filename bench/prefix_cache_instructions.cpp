@@ -16,8 +16,8 @@
 #include "cache/cell_pool.h"
 #include "cache/state_pool.h"
 #include "instructions_main.h"
-#include "prefix_cache/node_places.h"
-#include "prefix_cache/restore_points.h"
+#include "tree/node_places.h"
+#include "tree/restore_points.h"
 
 namespace kvtrie {
 namespace {

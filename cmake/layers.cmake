@@ -1,7 +1,8 @@
 # One target per layer, whose include path holds only the layers it may see: a wrong include does not compile.
 #
-#   base <- cl <- tensor <- ops <- cache <- prefix_cache,   cache <- standalone
-#   base <- trie <- prefix_cache,   base <- store <- prefix_cache
+#   base <- cl <- tensor <- ops <- cache <- standalone
+#   base <- trie    base <- store
+#   cache, trie, store <- tree <- plan <- tiers <- session <- prefix_cache
 #
 # Includes are written "layer/file.h". Each layer is reached through its own folder <build>/layers/<layer>, which holds
 # one link <layer> -> csrc/<layer>; csrc itself is on nobody's include path.
@@ -12,6 +13,8 @@ set(KVTRIE_STANDARD_HEADERS
     <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
 
 set(KVTRIE_LAYERS base cl tensor ops cache standalone trie store prefix_cache)
+# What prefix_cache stands on alone; tested with it.
+set(KVTRIE_PREFIX_CACHE_LAYERS tree plan tiers session)
 
 # kvtrie_layer(<name> [lower layers it sees ...]) defines kvtrie_<name> from csrc/<name>/*.cpp; header-only layers become
 # INTERFACE targets.

@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/node_tier.h"
 #include "prefix_cache/calls.h"
-#include "prefix_cache/negotiation.h"
-#include "prefix_cache/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "session/negotiation.h"
 
 namespace kvtrie {
 

@@ -1,7 +1,7 @@
 // The check of every invariant: each owner's own, of each node and cursor, and of the caches.
 #include "base/error.h"
-#include "prefix_cache/node_check.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "tree/node_check.h"
 
 namespace kvtrie {
 

@@ -43,13 +43,13 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "prefix_cache/media.h"
-#include "prefix_cache/node_state.h"
-#include "prefix_cache/reuse_plan.h"
-#include "prefix_cache/stats.h"
 #include "store/background_queue.h"
 #include "store/shared_exchange.h"
 #include "store/shared_tier.h"
+#include "tree/media.h"
+#include "tree/node_state.h"
+#include "tree/reuse_plan.h"
+#include "tree/stats.h"
 
 namespace kvtrie {
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "prefix_cache/atomic_spans.h"
+#include "plan/planner.h"
 #include "prefix_cache/calls.h"
-#include "prefix_cache/negotiation.h"
-#include "prefix_cache/node_bytes.h"
-#include "prefix_cache/planner.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "session/negotiation.h"
+#include "tree/atomic_spans.h"
+#include "tree/node_bytes.h"
 #include "trie/respell.h"
 
 namespace kvtrie {

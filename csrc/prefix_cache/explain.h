@@ -23,8 +23,8 @@
 #include <span>
 #include <vector>
 
-#include "prefix_cache/node_state.h"
-#include "prefix_cache/reuse_plan.h"
+#include "tree/node_state.h"
+#include "tree/reuse_plan.h"
 #include "trie/trie.h"
 
 namespace kvtrie {

@@ -3,10 +3,10 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "plan/node_tier.h"
 #include "prefix_cache/calls.h"
-#include "prefix_cache/node_bytes.h"
-#include "prefix_cache/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "tree/node_bytes.h"
 
 namespace kvtrie {
 

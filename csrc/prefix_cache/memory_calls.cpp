@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/exchange.h"
-#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "tree/media.h"
 
 namespace kvtrie {
 

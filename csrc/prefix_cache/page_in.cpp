@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "prefix_cache/calls.h"
-#include "prefix_cache/holds.h"
-#include "prefix_cache/loader.h"
 #include "prefix_cache/prefix_cache_state.h"
-#include "prefix_cache/stage.h"
+#include "tiers/holds.h"
+#include "tiers/loader.h"
+#include "tiers/stage.h"
 
 namespace kvtrie {
 namespace {

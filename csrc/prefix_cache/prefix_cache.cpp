@@ -6,13 +6,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "plan/node_tier.h"
 #include "prefix_cache/calls.h"
-#include "prefix_cache/media.h"
-#include "prefix_cache/negotiation.h"
-#include "prefix_cache/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/step_graph.h"
-#include "prefix_cache/summary.h"
+#include "session/negotiation.h"
+#include "tree/media.h"
+#include "tree/summary.h"
 
 namespace kvtrie {
 namespace {

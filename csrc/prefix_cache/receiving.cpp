@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/exchange.h"
-#include "prefix_cache/holds.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "tiers/holds.h"
 
 namespace kvtrie {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "prefix_cache/calls.h"
-#include "prefix_cache/holds.h"
-#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "tiers/holds.h"
+#include "tree/media.h"
 
 namespace kvtrie {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/prefix_cache_state.h"
-#include "prefix_cache/stage.h"
+#include "tiers/stage.h"
 
 namespace kvtrie {
 namespace {

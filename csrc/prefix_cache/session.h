@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
-#include "prefix_cache/cursor.h"
-#include "prefix_cache/reuse_plan.h"
+#include "tree/cursor.h"
+#include "tree/reuse_plan.h"
 #include "trie/trie.h"
 
 namespace kvtrie {

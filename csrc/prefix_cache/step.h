@@ -15,8 +15,8 @@
 
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
-#include "prefix_cache/open_step.h"
 #include "prefix_cache/session.h"
+#include "session/open_step.h"
 
 namespace kvtrie {
 
@@ -26,7 +26,9 @@ class Step {
 
   const Tokens& tokens() const noexcept { return open_.tokens; }                           // [rows]
   const std::vector<std::int32_t>& positions() const noexcept { return open_.positions; }  // [rows]
-  const std::vector<std::int32_t>& sequences() const noexcept { return open_.sequences; }  // [rows], indices into sessions()
+  const std::vector<std::int32_t>& sequences() const noexcept {
+    return open_.sequences;
+  }  // [rows], indices into sessions()
   const std::vector<SessionPtr>& sessions() const noexcept { return sessions_; }
   const std::shared_ptr<PrefixCache>& cache() const noexcept { return cache_; }
   std::vector<std::int32_t> last_rows() const;  // [sessions]: the row whose logits continue each session

@@ -14,7 +14,7 @@
 // Where the namespace has a key (key_ring.h), the digits are of HMAC-SHA256("kvtrie.seal.value.1", the digest): who
 // lacks it cannot name a value, nor tell from a name whether it is of a prompt that he guesses.
 //
-// Tokens are named in their *shared form*: ids of media items are of one process (prefix_cache/media.h), so an item's
+// Tokens are named in their *shared form*: ids of media items are of one process (tree/media.h), so an item's
 // position is written as what the id stands for. Four bytes for each text token, 36 for each position of an item; no
 // symbol begins another, so equal bytes are equal tokens.
 //

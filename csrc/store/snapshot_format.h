@@ -78,7 +78,7 @@ struct SnapshotImage {
   bool operator==(const SnapshotImage&) const = default;
 };
 
-// What a negative token of this snapshot stands for (prefix_cache/media.h): ids are of one process, digests are not.
+// What a negative token of this snapshot stands for (tree/media.h): ids are of one process, digests are not.
 struct SnapshotMedia {
   std::int32_t id = 0;
   std::int32_t count = 0;
@@ -92,7 +92,7 @@ struct SnapshotHeader {
   std::vector<std::int32_t> tokens;   // the whole path from the root: its length is where the state ends
   std::vector<SnapshotMedia> media;   // one for each different negative token, ascending by id
   std::int32_t start = 0;             // where the node's own tokens begin, 0 <= start < tokens.size()
-  std::uint8_t point = 0;             // kind of the restore point at the end (prefix_cache/node_state.h); 0: none
+  std::uint8_t point = 0;             // kind of the restore point at the end (tree/node_state.h); 0: none
   std::vector<SnapshotCache> caches;  // attention caches, then those of states
   std::vector<SnapshotImage> images;
   bool operator==(const SnapshotHeader&) const = default;

@@ -6,8 +6,8 @@
 #include "base/cell_format.h"
 #include "convert.h"
 #include "keys.h"
-#include "prefix_cache/node_state.h"
 #include "store/disk_inspect.h"
+#include "tree/node_state.h"
 
 namespace kvtrie::binding {
 namespace {

@@ -21,12 +21,12 @@
 #include "hybrid.h"
 #include "keys.h"
 #include "path_argument.h"
-#include "prefix_cache/demand.h"
-#include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
 #include "quotas.h"
 #include "reason.h"
 #include "remote_store.h"
+#include "tree/demand.h"
+#include "tree/media.h"
 #include "trie/token_texts.h"
 
 namespace kvtrie::binding {

@@ -4,7 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "gil.h"
-#include "prefix_cache/reuse_plan.h"
+#include "tree/reuse_plan.h"
 
 namespace kvtrie::binding {
 

@@ -21,12 +21,12 @@
 #include "faulty_file_system.h"
 #include "host_caches.h"
 #include "marked_images.h"
-#include "prefix_cache/eviction.h"
-#include "prefix_cache/host_copies.h"
-#include "prefix_cache/live_sessions.h"
 #include "prefix_cache/prefix_cache.h"
-#include "prefix_cache/room.h"
-#include "prefix_cache/write_behind.h"
+#include "tiers/eviction.h"
+#include "tiers/host_copies.h"
+#include "tiers/room.h"
+#include "tiers/write_behind.h"
+#include "tree/live_sessions.h"
 #include "tree_walks.h"
 
 namespace kvtrie {

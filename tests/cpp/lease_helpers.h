@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "prefix_cache/leases.h"
+#include "tree/leases.h"
 
 namespace kvtrie {
 

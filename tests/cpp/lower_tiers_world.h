@@ -10,8 +10,8 @@
 #include "disk_helpers.h"
 #include "faulty_file_system.h"
 #include "host_caches.h"
-#include "prefix_cache/lower_tiers.h"
-#include "prefix_cache/removal.h"
+#include "tiers/lower_tiers.h"
+#include "tree/removal.h"
 #include "tree_walks.h"
 
 namespace kvtrie {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/cell_image.h"
-#include "prefix_cache/node_state.h"
+#include "tree/node_state.h"
 
 namespace kvtrie {
 

@@ -12,9 +12,9 @@
 #include "cache/host_state_store.h"
 #include "cache/null_kv_store.h"
 #include "cache/recurrent_cache.h"
-#include "prefix_cache/cursor.h"
-#include "prefix_cache/planner.h"
-#include "prefix_cache/restore_points.h"
+#include "plan/planner.h"
+#include "tree/cursor.h"
+#include "tree/restore_points.h"
 
 namespace kvtrie {
 

@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "failing_allocations.h"
-#include "prefix_cache/arrivals.h"
-#include "prefix_cache/node_state.h"
+#include "tree/arrivals.h"
+#include "tree/node_state.h"
 
 namespace kvtrie {
 namespace {

@@ -1,5 +1,5 @@
 // Numbers of caches, what is refused at creation, and lengths that caches of states agree on, against trying every one.
-#include "prefix_cache/cache_table.h"
+#include "tree/cache_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Caps that are lowered and raised, refused and taken back, without a prefix cache.
-#include "prefix_cache/capacity.h"
+#include "tiers/capacity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What is measured, and what follows from it: rates, the best cut between tiers, load or recompute. The clock is a
 // number that the test moves on.
-#include "prefix_cache/cost_model.h"
+#include "tree/cost_model.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 #include <random>
 
 #include "device_tree_world.h"
-#include "prefix_cache/captures.h"
-#include "prefix_cache/cursors.h"
-#include "prefix_cache/planner.h"
+#include "plan/planner.h"
+#include "session/captures.h"
+#include "session/cursors.h"
 
 namespace kvtrie {
 namespace {
@@ -119,8 +119,7 @@ struct CursorWorld : DeviceTreeWorld {
   Planner planner{caches, trie, sessions, measured, LoadPolicy::kAlways};
   Captures captures{caches, trie, points, sessions, planner, 16, totals};
   Demand demand{2};
-  Cursors cursors{
-      {caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
+  Cursors cursors{{caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
 };
 
 struct CursorTwin {

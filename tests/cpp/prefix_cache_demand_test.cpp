@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "prefix_cache/demand.h"
+#include "tree/demand.h"
 #include "tree_walks.h"
 
 namespace kvtrie {

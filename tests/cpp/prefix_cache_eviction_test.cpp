@@ -1,5 +1,5 @@
 // How state leaves the device and the tree: what goes with it, what stays, and what is tidied up behind it.
-#include "prefix_cache/eviction.h"
+#include "tiers/eviction.h"
 
 #include <gtest/gtest.h>
 

@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "coding_process.h"
-#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "store_shared_helpers.h"
+#include "tree/media.h"
 
 namespace kvtrie {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lease_helpers.h"
-#include "prefix_cache/expiry.h"
+#include "tree/expiry.h"
 
 namespace kvtrie {
 namespace {

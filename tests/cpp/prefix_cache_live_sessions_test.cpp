@@ -1,5 +1,5 @@
 // Which conversations are open, and whose state others may go on from.
-#include "prefix_cache/live_sessions.h"
+#include "tree/live_sessions.h"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "block_cache.h"
 #include "cache/host_kv_store.h"
-#include "prefix_cache/loader.h"
 #include "store/byte_budget.h"
+#include "tiers/loader.h"
 
 namespace kvtrie {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lower_tiers_world.h"
-#include "prefix_cache/node_tier.h"
+#include "plan/node_tier.h"
 
 namespace kvtrie {
 namespace {

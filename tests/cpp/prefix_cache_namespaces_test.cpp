@@ -1,5 +1,5 @@
 // Numbers of namespaces, against a twin that knows those in the tree.
-#include "prefix_cache/namespaces.h"
+#include "tree/namespaces.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How deep a prompt is reused, given room and costs: each reason to settle for less, without a prefix cache.
-#include "prefix_cache/negotiation.h"
+#include "session/negotiation.h"
 
 #include <gtest/gtest.h>
 

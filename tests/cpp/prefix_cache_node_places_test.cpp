@@ -1,5 +1,5 @@
 // Where nodes are, without a prefix cache: a tree, blobs, and a twin that knows every fact by itself.
-#include "prefix_cache/node_places.h"
+#include "tree/node_places.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Paths made by hand: what the planner says about each, and what loading is worth.
-#include "prefix_cache/planner.h"
+#include "plan/planner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Quotas alone: who has one, whose units and bytes are counted where, and what claims may take, against a naive twin.
-#include "prefix_cache/quotas.h"
+#include "tree/quotas.h"
 
 #include <gtest/gtest.h>
 

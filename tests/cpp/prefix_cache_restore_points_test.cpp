@@ -1,6 +1,6 @@
 // Restore points without a prefix cache: a tree, cells and slots without bytes, and a twin that looks for the first one
 // by comparing all of them.
-#include "prefix_cache/restore_points.h"
+#include "tree/restore_points.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "prefix_cache/leases.h"
+#include "tree/leases.h"
 
 namespace kvtrie {
 namespace {

@@ -1,5 +1,5 @@
 // In which order things go for a claim, what never goes, and that a refused claim changes nothing.
-#include "prefix_cache/room.h"
+#include "tiers/room.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Trees that were saved, forgotten and found again, without a prefix cache.
-#include "prefix_cache/snapshot_import.h"
+#include "tiers/snapshot_import.h"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "prefix_cache/atomic_spans.h"
-#include "prefix_cache/media.h"
-#include "prefix_cache/shift.h"
+#include "session/shift.h"
+#include "tree/atomic_spans.h"
+#include "tree/media.h"
 
 namespace kvtrie {
 namespace {

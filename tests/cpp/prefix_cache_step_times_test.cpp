@@ -1,6 +1,6 @@
 // What steps are measured to take, without steps: a device that the test moves on, and a twin that knows when each of
 // them began and ended.
-#include "prefix_cache/step_times.h"
+#include "session/step_times.h"
 
 #include <gtest/gtest.h>
 

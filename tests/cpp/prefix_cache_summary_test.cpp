@@ -6,7 +6,7 @@
 #include <set>
 
 #include "coding_process.h"
-#include "prefix_cache/summary.h"
+#include "tree/summary.h"
 
 namespace kvtrie {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "prefix_cache/write_behind.h"
+#include "tiers/write_behind.h"
 
 namespace kvtrie::test {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "prefix_cache/node_state.h"
+#include "tree/node_state.h"
 #include "trie/trie.h"
 
 namespace kvtrie {

@@ -3,7 +3,7 @@
 
 #include "lower_tiers_world.h"
 #include "marked_images.h"
-#include "prefix_cache/write_behind.h"
+#include "tiers/write_behind.h"
 
 namespace kvtrie {
 

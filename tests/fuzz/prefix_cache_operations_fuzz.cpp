@@ -13,9 +13,9 @@
 
 #include "coding_process.h"
 #include "fuzz_bytes.h"
-#include "prefix_cache/node_state.h"
 #include "store_shared_helpers.h"
 #include "temporary_folder.h"
+#include "tree/node_state.h"
 
 namespace kvtrie::fuzz {
 namespace {

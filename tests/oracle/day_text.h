@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "day_numbers.h"
-#include "prefix_cache/media.h"
+#include "tree/media.h"
 #include "trie/edge.h"
 
 namespace kvtrie::oracle::day {

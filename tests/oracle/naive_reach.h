@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "block_cache.h"
-#include "prefix_cache/atomic_spans.h"
-#include "prefix_cache/cache_table.h"
-#include "prefix_cache/live_sessions.h"
-#include "prefix_cache/node_state.h"
+#include "tree/atomic_spans.h"
+#include "tree/cache_table.h"
+#include "tree/live_sessions.h"
+#include "tree/node_state.h"
 #include "trie/trie.h"
 
 namespace kvtrie::oracle {

@@ -42,10 +42,10 @@
 #include "kv_code.h"
 #include "naive_reach.h"
 #include "operations.h"
-#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "temporary_folder.h"
+#include "tree/media.h"
 
 namespace kvtrie::oracle {
 namespace {

@@ -1,0 +1,86 @@
+#include "session/captures.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvtrie {
+
+std::vector<WantedPoint> Captures::wanted_between(const Cursor& cursor, std::int32_t end) const {
+  std::vector<WantedPoint> captures;
+  if (!cursor.publish) return captures;
+  const auto want = [&](std::int32_t at, PointKind kind) {
+    if (at <= cursor.computed || at > end || cursor.atomic.inside(at)) return;
+    const auto before = [](const WantedPoint& each, std::int32_t offset) { return each.offset < offset; };
+    const auto place = std::lower_bound(captures.begin(), captures.end(), at, before);
+    if (place == captures.end() || place->offset != at) {
+      captures.insert(place, {at, kind});
+    } else {
+      place->kind = std::max(place->kind, kind);
+    }
+  };
+  for (const WantedPoint& wanted : cursor.wanted) want(wanted.offset, wanted.kind);
+  const std::int64_t every = every_;
+  for (std::int64_t at = (cursor.computed / every + 1) * every; at <= end && !caches_.states.empty(); at += every) {
+    want(static_cast<std::int32_t>(at), PointKind::kSpaced);
+  }
+  return captures;
+}
+
+std::vector<HeldState> Captures::states_of(const Cursor& cursor) const {
+  std::vector<HeldState> held;
+  held.reserve(caches_.states.size());
+  for (std::size_t i = 0; i < caches_.states.size(); ++i)
+    held.push_back(caches_.states[i]->held(caches_.states_among(cursor.sequences)[i]));
+  return held;
+}
+
+HeldState Captures::cut_from(const Node* kept, std::size_t state, std::int32_t length) const {
+  ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache", "no restore point serves at ", length);
+  return caches_.states[state]->cut(caches_.states_among(state_of(kept).point().held)[state], length);
+}
+
+void Captures::make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states) {
+  if (!caches_.has_points() || !cursor.publish || offset <= 0 || offset > cursor.published()) return;
+  if (cursor.atomic.inside(offset)) return;
+  std::vector<HeldState> held(caches_.all.size());
+  for (const std::size_t i : caches_.windowed) {
+    const SequenceId id = cursor.sequences[i];
+    const std::int32_t floor = caches_.attention[i]->visibility().floor(offset);
+    if (floor >= offset) continue;
+    if (floor < caches_.attention[i]->held_from(id)) return;
+    held[i] = HeldState(caches_.attention[i]->share(id, floor, offset));
+  }
+  std::move(states.begin(), states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches_.attention.size()));
+  points_.put(node_ending_at(trie_, cursor.node, offset), kind, std::move(held));
+  ++totals_.captures;
+}
+
+void Captures::make_end_point(Cursor& cursor, PointKind kind) {
+  make_point(cursor, cursor.computed, kind, states_of(cursor));
+}
+
+void Captures::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
+  Node* node = planner_.live_for(nodes, target);
+  if (node == nullptr) return;
+  const Node* kept = planner_.point_for(nodes, target);
+  if (kept != nullptr && state_of(kept).point().on_device) return;
+  make_end_point(*sessions_.standing_at(node), PointKind::kEnd);
+}
+
+void Captures::keep_as_point(Node* node, Node* below) {
+  const std::vector<Node*> nodes = planner_.path_to(below, node->end()).nodes;
+  share_live_state(nodes, node->end());
+  const RestorePoint& point = state_of(node).point();
+  if (!caches_.has_points() || (point.exists() && point.on_device)) return;
+  std::vector<HeldState> held = planner_.windows_at(node);
+  const Node* const kept = planner_.point_for(nodes, node->end());
+  for (std::size_t i = 0; i < caches_.states.size(); ++i)
+    held[caches_.attention.size() + i] = cut_from(kept, i, node->end());
+  if (point.exists()) return points_.come(node, std::move(held), /*keep_copies=*/true);
+  points_.put(node, PointKind::kEnd, std::move(held));
+  ++totals_.captures;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,71 @@
+// Restore points made from what conversations and nodes have: states and windows are shared, nothing is copied.
+//
+// Concept. A step's caches give out the states at the lengths that were wanted inside it (`wanted_between`), and each
+// cursor has its own at its end; with the windows that the cursor still holds they become a restore point of the node
+// that ends there. Where a path is to be kept, or another conversation to go on, what a live one has at a node's end
+// serves as well, and becomes one first.
+//
+//     wanted of the prompt    before its last token; where it diverges from what was known     (begin, append)
+//     spaced                  every `checkpoint_every` tokens, while states cannot be computed back
+//     at the end              where a conversation closes, or a user marks it
+//
+// Errors: a point that cannot be whole is not made: inside an atomic span, of a cursor that does not publish, or whose
+// windows have gone. Threads: guarded by the prefix cache's mutex. Units: tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/planner.h"
+#include "tree/cache_table.h"
+#include "tree/cursor.h"
+#include "tree/live_sessions.h"
+#include "tree/restore_points.h"
+#include "tree/stats.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+class Captures {
+ public:
+  // `every`: tokens from one spaced point to the next. All outlive this.
+  Captures(const CacheTable& caches, Trie& trie, RestorePoints& points, const LiveSessions& sessions,
+           const Planner& planner, std::int32_t every, PrefixCacheStats& totals)
+      : caches_(caches),
+        trie_(trie),
+        points_(points),
+        sessions_(sessions),
+        planner_(planner),
+        every_(every),
+        totals_(totals) {}
+  Captures(const Captures&) = delete;
+  Captures& operator=(const Captures&) = delete;
+
+  // The restore points that a step of the cursor up to `end` makes: wanted ones and spaced ones, each length once,
+  // ascending.
+  std::vector<WantedPoint> wanted_between(const Cursor& cursor, std::int32_t end) const;
+  // At `offset` of the cursor's path, from what is given of each of `states` and the cells that the cursor holds.
+  // Nothing when the path or the cells do not reach.
+  void make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states);
+  void make_end_point(Cursor& cursor, PointKind kind);  // where it stands
+  std::vector<HeldState> states_of(const Cursor& cursor) const;
+  // Of what `kept` (Planner::point_for) has of one of `states`: what serves at `length`. REQUIRES: it is on the device.
+  HeldState cut_from(const Node* kept, std::size_t state, std::int32_t length) const;
+  // Where what a live conversation has serves at the target, and no restore point on the device does, it becomes one.
+  void share_live_state(std::span<Node* const> nodes, std::int32_t target);
+  // So that pins hold what the node's end needs. REQUIRES: it can be restored there from what the path to `below` has
+  // on the device.
+  void keep_as_point(Node* node, Node* below);
+
+ private:
+  const CacheTable& caches_;
+  Trie& trie_;
+  RestorePoints& points_;
+  const LiveSessions& sessions_;
+  const Planner& planner_;
+  const std::int32_t every_;
+  PrefixCacheStats& totals_;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,256 @@
+#include "session/steps.h"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "tree/media.h"
+
+namespace kvtrie {
+
+// ---- made ---------------------------------------------------------------------------------------------------------
+
+void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const {
+  const auto index = static_cast<std::int32_t>(step.counts.size());
+  const std::int32_t left = cursor.recorded() - cursor.computed;
+  require(left > 0, "step", "session ", index, " has nothing left to compute: append a token first");
+  std::int32_t end = cursor.computed + static_cast<std::int32_t>(std::min(static_cast<std::uint32_t>(left), chunk));
+  if (cursor.atomic.inside(end)) {
+    const std::int32_t begin = cursor.atomic.begin_of(end);
+    end = begin > cursor.computed ? begin : cursor.atomic.end_of(end);
+  }
+  const auto count = static_cast<std::uint32_t>(end - cursor.computed);
+  const auto offset = static_cast<std::size_t>(cursor.computed - cursor.published());
+  const auto keys = cursor.unpublished().subspan(offset, count);
+  if (cursor.atomic.empty()) {
+    step.tokens.insert(step.tokens.end(), keys.begin(), keys.end());
+  } else {
+    const Tokens tokens = tokens_of(keys);
+    step.tokens.insert(step.tokens.end(), tokens.begin(), tokens.end());
+  }
+  step.positions.resize(step.positions.size() + count);
+  std::iota(step.positions.end() - static_cast<std::ptrdiff_t>(count), step.positions.end(), cursor.computed);
+  step.sequences.insert(step.sequences.end(), count, index);
+  step.cursors.push_back(&cursor);
+  step.counts.push_back(count);
+  if (caches_.has_points()) step.captures.push_back(captures_.wanted_between(cursor, end));
+}
+
+bool Steps::captures_fit(const OpenStep& step, const Allowed& allowed) const {
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    if (units_for(step, i, PointKind::kNone, allowed) > allowed.units[i]) return false;
+  }
+  return true;
+}
+
+// The least wanted kind first, the earliest of it first.
+std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const {
+  std::uint64_t dropped = 0;
+  for (; !captures_fit(step, allowed); ++dropped) {
+    std::vector<WantedPoint>* least_list = nullptr;
+    std::size_t least = 0;
+    for (std::size_t s = 0; s < step.captures.size(); ++s) {
+      if (!allowed.concerns(step.cursor(s))) continue;
+      auto& list = step.captures[s];
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (list[i].offset >= step.end(s)) continue;
+        if (least_list == nullptr || list[i].kind < (*least_list)[least].kind) least_list = &list, least = i;
+      }
+    }
+    ensure(least_list != nullptr, "prefix_cache.step", "the step itself does not fit");
+    least_list->erase(least_list->begin() + static_cast<std::ptrdiff_t>(least));
+  }
+  return dropped;
+}
+
+void Steps::add_needs(const OpenStep& step, std::size_t session, Needs& needs) const {
+  const Cursor& cursor = step.cursor(session);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
+    const std::int32_t held = caches_.attention[i]->length(cursor.sequences[i]);
+    if (step.end(session) > held) needs[i] += static_cast<std::uint32_t>(step.end(session) - held);
+  }
+  for (std::size_t i = 0; i < caches_.states.size(); ++i)
+    needs[caches_.attention.size() + i] += caches_.states[i]->units_for(cursor.computed, step.end(session), {});
+}
+
+std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
+  std::vector<Claim> claims;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) {
+    const Group who = step.cursor(s).node->group();
+    const auto is_its = [&](const Claim& each) { return each.who == who; };
+    auto claim = std::find_if(claims.begin(), claims.end(), is_its);
+    if (claim == claims.end()) claim = claims.insert(claim, {who, caches_.no_needs()});
+    add_needs(step, s, claim->needs);
+  }
+  return claims;
+}
+
+std::uint32_t Steps::units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const {
+  std::uint32_t units = 0;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) {
+    if (!whose.concerns(step.cursor(s))) continue;
+    units += caches_.states[state]->units_for(step.cursor(s).computed, step.end(s), step.boundaries_inside(s, least));
+  }
+  return units;
+}
+
+// Captures inside the step are wanted, not needed: they get what units can be had, each group of namespaces its own, so
+// that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end or a
+// branch.
+std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step) {
+  std::vector<Claim> claims = claims_of(step);
+  std::vector<Allowed> allowed;
+  allowed.reserve(claims.size());
+  for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    const std::size_t number = caches_.attention.size() + i;
+    for (std::size_t c = 0; c < claims.size(); ++c) {
+      const std::uint32_t needed = claims[c].needs[number];
+      claims[c].needs[number] = units_for(step, i, PointKind::kEnd, allowed[c]);
+      room_.try_free_slots(number, claims, PointKind::kBranch);
+      claims[c].needs[number] = units_for(step, i, PointKind::kNone, allowed[c]);
+      const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
+      claims[c].needs[number] = std::max(needed, units[c]);
+      for (std::size_t other = 0; other < claims.size(); ++other)
+        if (units[other] < claims[other].needs[number]) claims[c].needs[number] = needed;
+    }
+    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(claims[c].needs[number]);
+  }
+  return allowed;
+}
+
+void Steps::find_slots_for_captures(OpenStep& step) {
+  bool any = false;
+  for (std::size_t s = 0; s < step.captures.size(); ++s)
+    any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
+  if (!any) return;
+  for (const Allowed& each : slots_for_captures(step)) totals_.skipped_captures += trim_captures(step, each);
+}
+
+void Steps::claim_cells(OpenStep& step, std::size_t cache) const {
+  std::vector<ForwardRows> rows;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s)
+    rows.push_back({step.cursor(s).sequences[cache], step.counts[s], step.cursor(s).computed});
+  step.forwards.push_back(caches_.attention[cache]->begin_forward(rows));
+}
+
+void Steps::claim_states(OpenStep& step, std::size_t state) const {
+  std::vector<StateForwardRows> rows;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) {
+    const SequenceId id = caches_.states_among(step.cursor(s).sequences)[state];
+    rows.push_back({id, step.counts[s], step.boundaries_inside(s, PointKind::kNone)});
+  }
+  step.state_forwards.push_back(caches_.states[state]->begin_step(rows));
+}
+
+void Steps::claim(OpenStep& step) {
+  room_.make_room(claims_of(step));
+  if (!caches_.states.empty()) find_slots_for_captures(step);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);
+}
+
+// ---- dropped ------------------------------------------------------------------------------------------------------
+
+// To where the cursor stands.
+void Steps::go_back(const Cursor& cursor, std::size_t cache) noexcept {
+  CausalCache& owner = *caches_.attention[cache];
+  const SequenceId id = cursor.sequences[cache];
+  const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
+  owner.truncate(id, std::max(cursor.computed, ahead));
+}
+
+void Steps::go_back(OpenStep& step, std::size_t index, std::size_t state) noexcept {
+  const Cursor& cursor = step.cursor(index);
+  const SequenceId id = caches_.states_among(cursor.sequences)[state];
+  caches_.states[state]->resume(id, cursor.computed, std::move(step.before[index][state]));
+}
+
+// A cache whose layers were all written has moved its sequences on already: they go back.
+void Steps::drop_cells(OpenStep& step, std::size_t cache) noexcept {
+  if (caches_.attention[cache]->drop(*step.forwards[cache])) return;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) go_back(step.cursor(s), cache);
+}
+
+void Steps::drop_states(OpenStep& step, std::size_t state) noexcept {
+  if (caches_.states[state]->drop_step(*step.state_forwards[state])) return;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) go_back(step, s, state);
+}
+
+void Steps::drop(OpenStep& step) noexcept {
+  if (step.complete || step.dropped) return;
+  step.dropped = true;
+  for (std::size_t i = 0; i < step.forwards.size(); ++i) drop_cells(step, i);
+  for (std::size_t i = 0; i < step.state_forwards.size(); ++i) drop_states(step, i);
+  step.before.clear();
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) {
+    if (step.cursor(s).open_step == &step) step.cursor(s).open_step = nullptr;
+  }
+  ++totals_.dropped_steps;
+}
+
+void Steps::drop_open(Cursor& cursor) noexcept {
+  if (cursor.open_step != nullptr) drop(*cursor.open_step);
+}
+
+// ---- completed ----------------------------------------------------------------------------------------------------
+
+// The states that came out of the step at the offsets it was asked for, and at its end.
+void Steps::make_points(OpenStep& step, std::size_t index) {
+  Cursor& cursor = step.cursor(index);
+  std::vector<std::vector<HeldState>> captured;
+  for (const PointForwardPtr& forward : step.state_forwards) captured.push_back(forward->take_captured_states(index));
+  std::size_t inside = 0;
+  for (const WantedPoint& wanted : step.captures[index]) {
+    if (wanted.offset == cursor.computed) {
+      captures_.make_end_point(cursor, wanted.kind);
+      continue;
+    }
+    std::vector<HeldState> held;
+    held.reserve(captured.size());
+    for (auto& each : captured) held.push_back(std::move(each[inside]));
+    ++inside;
+    captures_.make_point(cursor, wanted.offset, wanted.kind, std::move(held));
+  }
+  std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
+}
+
+void Steps::share_result(OpenStep& step, std::size_t index) {
+  Cursor& cursor = step.cursor(index);
+  cursors_.publish(cursor);
+  if (caches_.has_points()) make_points(step, index);
+  for (const std::size_t i : caches_.windowed)
+    caches_.attention[i]->release_unseen(cursor.sequences[i], cursor.computed);
+  cursors_.settle_ahead(cursor);
+}
+
+// The cursor stands where it stood, and computes these rows again.
+void Steps::take_back(OpenStep& step, std::size_t index) noexcept {
+  Cursor& cursor = step.cursor(index);
+  cursor.computed -= static_cast<std::int32_t>(step.counts[index]);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) go_back(cursor, i);
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) go_back(step, index, i);
+}
+
+// All rows are stored: it does not fail any more. What there is no memory to publish is the cursor's own until a later
+// step publishes it; where it is ahead along nodes that are not its own to keep, it has to do without the step.
+void Steps::complete(OpenStep& step) {
+  step.complete = true;
+  ++totals_.steps;
+  totals_.computed_tokens += step.tokens.size();
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) {
+    Cursor& cursor = step.cursor(s);
+    cursor.open_step = nullptr;
+    cursor.computed += static_cast<std::int32_t>(step.counts[s]);
+    try {
+      share_result(step, s);
+    } catch (const std::bad_alloc&) {
+      if (cursor.ahead != nullptr && cursor.published() < cursor.computed) take_back(step, s);
+    }
+  }
+  step.before.clear();
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,81 @@
+// Steps: rows chosen, room found, cells and slots claimed; completed; dropped.
+//
+// Concept. A step is the next rows of some cursors, for all layers of the model. It is open from when it claims until
+// its last layer is written, or until somebody asks its sessions for something else:
+//
+//     add_rows, for each cursor  -->  claim  -->  open  --every layer written-->  complete: published, captured
+//                                       |           '-----------dropped------>  the cursors stand where they stood
+//                                       '--> kCacheFull: nothing has changed
+//
+// Captures inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units that
+// can be had, and the least wanted ones are left out.
+//
+// Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
+// O(captures squared) where captures do not fit.
+// Errors: kArgument for a cursor that has nothing to compute, kCacheFull. Threads: guarded by the prefix cache's mutex;
+// the thread that drives the step may write its last layer while another one drops it, so it is the caches that say how
+// far they are. Units: tokens, rows; units of each cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "session/captures.h"
+#include "session/cursors.h"
+#include "session/open_step.h"
+#include "tiers/room.h"
+#include "tree/cache_table.h"
+#include "tree/stats.h"
+
+namespace kvtrie {
+
+class Steps {
+ public:
+  // All outlive this.
+  Steps(const CacheTable& caches, Room& room, Captures& captures, Cursors& cursors, PrefixCacheStats& totals)
+      : caches_(caches), room_(room), captures_(captures), cursors_(cursors), totals_(totals) {}
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  // The next rows of one more cursor, at most `chunk` of them where that does not cut an atomic span.
+  void add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const;
+  void claim(OpenStep& step);          // for all its rows
+  void complete(OpenStep& step);       // REQUIRES: every layer is written; not dropped
+  void drop(OpenStep& step) noexcept;  // idempotent
+  void drop_open(Cursor& cursor) noexcept;
+
+ private:
+  // Units of each of `states` that sessions of one group of namespaces may claim.
+  struct Allowed {
+    Group group;
+    std::vector<std::uint32_t> units;
+    bool concerns(const Cursor& cursor) const { return cursor.node->group() == group; }
+  };
+  void add_needs(const OpenStep& step, std::size_t session, Needs& needs) const;
+  std::vector<Claim> claims_of(const OpenStep& step) const;  // one for each group
+  void find_slots_for_captures(OpenStep& step);
+  std::vector<Allowed> slots_for_captures(const OpenStep& step);
+  // Of cache `state`: that the step claims, with captures of kinds from `least` on.
+  std::uint32_t units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const;
+  bool captures_fit(const OpenStep& step, const Allowed& allowed) const;
+  // Claims no more than that; how many captures went for it.
+  std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;
+  void claim_cells(OpenStep& step, std::size_t cache) const;
+  void claim_states(OpenStep& step, std::size_t state) const;
+  void drop_cells(OpenStep& step, std::size_t cache) noexcept;
+  void drop_states(OpenStep& step, std::size_t state) noexcept;
+  void make_points(OpenStep& step, std::size_t index);
+  void share_result(OpenStep& step, std::size_t index);
+  void go_back(const Cursor& cursor, std::size_t cache) noexcept;
+  void go_back(OpenStep& step, std::size_t index, std::size_t state) noexcept;
+  void take_back(OpenStep& step, std::size_t index) noexcept;
+
+  const CacheTable& caches_;
+  Room& room_;
+  Captures& captures_;
+  Cursors& cursors_;
+  PrefixCacheStats& totals_;
+};
+
+}  // namespace kvtrie

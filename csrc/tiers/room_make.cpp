@@ -1,0 +1,165 @@
+// Room that is made: who has to let go of how much, in two rounds (room.h).
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "tiers/room.h"
+
+namespace kvtrie {
+
+Room::Round Room::own_round(const Allotment& allotment, Group who, std::size_t number) const {
+  return {[&allotment, who, number] { return allotment.over(who, number); },
+          [who](Group group) { return group == who ? Allotment::kAll : 0; }};
+}
+
+std::uint32_t Room::missing_units(const Allotment& allotment, std::size_t number) const {
+  const std::uint64_t free = of_.caches.all[number]->free_units(), wanted = allotment.wanted(number);
+  return static_cast<std::uint32_t>(wanted - std::min(wanted, free));
+}
+
+Room::Round Room::common_round(const Allotment& allotment, std::size_t number) const {
+  return {[this, &allotment, number] { return missing_units(allotment, number); },
+          [&allotment, number](Group group) { return allotment.excess(group, number); }};
+}
+
+// A slot is freed by a point that alone has it; points that share slots free none one by one.
+void Room::take_slots(std::size_t number, const Round& round) {
+  const Trie::Groups open = round.open();
+  const std::size_t resource = of_.orders.place_of(number);
+  while (round.missing() > 0) {
+    Node* victim = of_.points.victim(
+        resource, PointKind::kUser, [&](const Node* node) { return frees_some(node, number); }, &open);
+    if (victim == nullptr) {
+      victim = of_.points.victim(
+          resource, PointKind::kUser, [&](const Node* node) { return node != in_use_.point; }, &open);
+    }
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted slots of cache ", number, " that are not there");
+    of_.eviction.evict_point(victim);
+  }
+}
+
+void Room::take_cells(std::size_t cache, const Round& round) {
+  const Trie::Groups open = round.open();
+  while (round.missing() > 0) {
+    if (let_go_among(cache, round)) continue;
+    Node* victim = of_.points.victim(
+        of_.orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use_.point; }, &open);
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted cells of cache ", cache, " that are not there");
+    of_.eviction.evict_point(victim);
+  }
+}
+
+void Room::take_leaves(const Round& round) {
+  const Trie::Groups open = round.open();
+  for (std::uint32_t missing = 0; (missing = round.missing()) > 0;) {
+    Node* victim = of_.eviction.next_victim(&open);
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted enough freeable cells but found no victim");
+    const std::uint32_t most = std::min(state_of(victim).length(), round.may_give(victim->group()));
+    of_.eviction.evict(of_.eviction.split_tail(victim, std::min(most, std::max(missing, growth_))));
+  }
+}
+
+void Room::take_units(std::size_t number, const Round& round) {
+  number < of_.caches.attention.size() ? take_cells(number, round) : take_slots(number, round);
+}
+
+// Leaves take cells of all full caches along. One that claims may go for any cache in which that helps; others only as
+// far as they are above their floors in all.
+void Room::make_tokens(const Allotment& allotment) {
+  for (const Claim& claim : allotment.claims()) {
+    if (over_in_full(allotment, claim.who) == 0) continue;
+    take_leaves({[&] { return over_in_full(allotment, claim.who); },
+                 [&](Group group) { return group == claim.who ? Allotment::kAll : 0; }});
+  }
+  if (missing_in_full(allotment) == 0) return;
+  take_leaves({[&] { return missing_in_full(allotment); },
+               [&](Group group) {
+                 std::uint32_t least = Allotment::kAll, most = 0;
+                 for (const std::size_t i : of_.caches.full) {
+                   const std::uint32_t excess = allotment.excess(group, i);
+                   least = std::min(least, excess);
+                   if (missing_units(allotment, i) > 0) most = std::max(most, excess);
+                 }
+                 return allotment.claims_any(group) ? most : least;
+               }});
+}
+
+std::uint32_t Room::over_in_full(const Allotment& allotment, Group who) const {
+  std::uint32_t over = 0;
+  for (const std::size_t i : of_.caches.full) over = std::max(over, allotment.over(who, i));
+  return over;
+}
+
+std::uint32_t Room::missing_in_full(const Allotment& allotment) const {
+  std::uint32_t missing = 0;
+  for (const std::size_t i : of_.caches.full) missing = std::max(missing, missing_units(allotment, i));
+  return missing;
+}
+
+void Room::make_units(const Allotment& allotment, std::size_t number) {
+  for (const Claim& claim : allotment.claims()) {
+    if (allotment.over(claim.who, number) > 0) take_units(number, own_round(allotment, claim.who, number));
+  }
+  if (missing_units(allotment, number) > 0) take_units(number, common_round(allotment, number));
+}
+
+void Room::make_room(const Needs& needs, Group who) {
+  const Claim claim{who, needs};
+  make_room({&claim, 1});
+}
+
+void Room::make_room(std::span<const Claim> claims) {
+  const Allotment allotment(of_.quotas, claims);
+  require_room(claims);
+  for (std::size_t i = of_.caches.attention.size(); i < of_.caches.all.size(); ++i) make_units(allotment, i);
+  for (const std::size_t i : of_.caches.windowed) make_units(allotment, i);
+  make_tokens(allotment);
+}
+
+// ---- wanted -------------------------------------------------------------------------------------------------------
+
+// What a session stands on frees nothing yet.
+bool Room::frees_some(const Node* node, std::size_t number) const {
+  return node != in_use_.point && of_.caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
+}
+
+std::uint32_t Room::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
+  std::vector<Claim> claims{{0, of_.caches.no_needs()}};
+  claims.front().needs[number] = count;
+  return try_free_slots(number, std::move(claims), most).front();
+}
+
+std::vector<std::uint32_t> Room::try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most) {
+  const std::size_t resource = of_.orders.place_of(number);
+  const auto frees = [&](const Node* node) { return frees_some(node, number); };
+  const Allotment allotment(of_.quotas, claims);
+  const auto take_while = [&](const Round& round) {
+    const Trie::Groups open = round.open();
+    while (round.missing() > 0) {
+      Node* victim = of_.points.victim(resource, most, frees, &open);
+      if (victim == nullptr) return;
+      of_.eviction.evict_point(victim);
+    }
+  };
+  for (Claim& claim : claims) {
+    take_while(own_round(allotment, claim.who, number));
+    claim.needs[number] -= std::min(claim.needs[number], allotment.over(claim.who, number));
+  }
+  take_while(common_round(allotment, number));
+  std::vector<std::uint32_t> given;
+  given.reserve(claims.size());
+  for (Claim& claim : claims) given.push_back(std::exchange(claim.needs[number], 0));
+  std::uint64_t promised = 0;
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const std::uint64_t free = of_.caches.all[number]->free_units();
+    const std::uint64_t kept = promised + allotment.unfilled(number, claims[i].who);
+    const auto own = static_cast<std::uint32_t>(allotment.unfilled(number) - allotment.unfilled(number, claims[i].who));
+    const auto left = static_cast<std::uint32_t>(free - std::min(free, kept));
+    given[i] = std::min(given[i], std::max(left, std::min(own, given[i])));
+    claims[i].needs[number] = given[i];
+    promised += given[i];
+  }
+  return given;
+}
+
+}  // namespace kvtrie
