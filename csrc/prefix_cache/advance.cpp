@@ -5,35 +5,35 @@
 #include "plan/node_tier.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache_state.h"
-#include "session/negotiation.h"
+#include "session/reuse_search.h"
 
 namespace kvtrie {
 
 ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
   cursors.drop_ahead(session.at_);
-  Negotiation negotiation(
-      planner, room,
+  ReuseSearch search(
+      planner, device_budget,
       {session.at_.node, session.at_.unpublished(), session.at_.computed, session.at_.atomic, session.at_.always_load},
       limit);
   std::uint64_t bytes_moved = 0;
   Tier lowest = Tier::kDevice;
-  while (negotiation.look()) {
-    const Tier from = tier_of(negotiation.fetch());
-    const PageIn result = page_in(negotiation.path(), session.at_.computed, negotiation.target(), bytes_moved, entry);
+  while (search.look()) {
+    const Tier from = tier_of(search.fetch());
+    const PageIn result = page_in(search.path(), session.at_.computed, search.target(), bytes_moved, entry);
     require_usable(session);  // it may have been closed meanwhile
     if (result == PageIn::kDone) lowest = std::max(lowest, from);
-    if (result == PageIn::kNoRoom) negotiation.stay_on_device(ReasonCode::kNoRoom);
+    if (result == PageIn::kNoRoom) search.stay_on_device(ReasonCode::kNoRoom);
     if (result == PageIn::kChecksum) {
       drop_damaged(planner.find_path(session.at_.node, session.at_.unpublished()));
-      negotiation.stay_on_device(ReasonCode::kChecksum);  // a damaged node that somebody holds stays until then
+      search.stay_on_device(ReasonCode::kChecksum);  // a damaged node that somebody holds stays until then
     }
     if (result == PageIn::kHostBusy) {
       wait_for_host(entry);
       require_usable(session);
     }
   }
-  const bool wanted = cursors.adopt(session.at_, negotiation.path(), negotiation.target());
-  ReusePlan report = negotiation.report();
+  const bool wanted = cursors.adopt(session.at_, search.path(), search.target());
+  ReusePlan report = search.report();
   report.bytes_moved = bytes_moved;
   if (report.reusable > 0) report.tier = lowest;
   if (wanted) session.at_.write_after = session.at_.computed;
@@ -67,7 +67,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
     steps.add_rows(step->open_, session->at_, chunk);
-    if (!caches.states.empty()) step->open_.before.push_back(captures.states_of(session->at_));
+    if (!caches.states.empty()) step->open_.before.push_back(checkpointer.states_of(session->at_));
   }
   steps.claim(step->open_);
   step->cache_ = owner;

@@ -69,7 +69,7 @@ void Entry::begin(double now) {
   if (!allow_closed_ && state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state_.now = std::max(state_.now, now);
   try {
-    if (!state_.arrivals.empty()) state_.reap_arrivals();
+    if (!state_.pending_loads.empty()) state_.reap_pending_loads();
   } catch (const std::bad_alloc&) {
     if (!allow_closed_) throw;  // what only ends goes on: the next call does it
   }
@@ -168,7 +168,7 @@ void PrefixCacheState::keep_end_of(Cursor& cursor) {
     return;
   }
   cursors.publish(cursor);  // what there was no memory for at its time
-  captures.make_end_point(cursor, PointKind::kEnd);
+  checkpointer.make_end_point(cursor, PointKind::kEnd);
   const bool has_way_out = lower.disk() != nullptr || exchange != nullptr;
   if (has_way_out && options.keys != nullptr && !options.keys->has(cursor.name_space)) ++totals.keyless_sessions;
   behind.save_path(cursor.node);

@@ -7,7 +7,7 @@
 #include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
-#include "session/negotiation.h"
+#include "session/reuse_search.h"
 #include "tree/atomic_spans.h"
 #include "tree/node_bytes.h"
 #include "trie/respell.h"

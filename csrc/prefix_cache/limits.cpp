@@ -16,7 +16,7 @@ std::uint64_t aside(const PrefixCacheState& state) { return state.exchange == nu
 
 bool PrefixCacheState::nothing_under_way() const {
   const bool written = writer == nullptr || writer->pending_jobs() == 0;
-  return arrivals.empty() && copies.all_sealed() && leases.holds().empty() && written;
+  return pending_loads.empty() && copies.all_sealed() && leases.holds().empty() && written;
 }
 
 bool PrefixCacheState::quiet() const {

@@ -28,14 +28,14 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
 std::uint64_t freeable(PrefixCacheState& state, std::uint64_t enough, bool outside, Pieces& pieces)
     KVTRIE_REQUIRES(state.mutex) {
   if (!state.caches.has_points())
-    return state.room.freeable_bytes() + (outside ? state.room.freeable_outside_bytes() : 0);
-  const std::uint64_t least = state.room.freeable_tokens() * state.caches.bytes_per_token();
+    return state.device_budget.freeable_bytes() + (outside ? state.device_budget.freeable_outside_bytes() : 0);
+  const std::uint64_t least = state.device_budget.freeable_tokens() * state.caches.bytes_per_token();
   if (least >= enough) return least;
   std::uint64_t bytes = 0;
   for (const bool off_device : {false, true}) {
     if (off_device && !outside) break;
     for (NodeWalk walk; !walk.over && bytes < enough;) {
-      bytes += state.room.freeable_bytes_of_some(walk, pieces.most(), off_device);
+      bytes += state.device_budget.freeable_bytes_of_some(walk, pieces.most(), off_device);
       pieces.end();
     }
   }
@@ -243,7 +243,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   if (state_->caches.has_points()) length = state_->planner.restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = node_ending_at(state_->trie, match.node, length);
-  state_->captures.keep_as_point(node, match.node);
+  state_->checkpointer.keep_as_point(node, match.node);
   state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
   if (state_->demand.want(node)) state_->write_behind(node);
   return length;

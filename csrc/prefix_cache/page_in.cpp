@@ -102,8 +102,8 @@ class PageInAttempt {
   bool make_room() KVTRIE_REQUIRES(state_.mutex) {
     const std::uint64_t gone = gone_so_far();
     try {
-      const InUseScope scope(state_.room, state_.planner.use_of(path_, computed_, wanted_));
-      state_.room.make_room(fetch_.needs, deepest_->group());
+      const InUseScope scope(state_.device_budget, state_.planner.use_of(path_, computed_, wanted_));
+      state_.device_budget.make_room(fetch_.needs, deepest_->group());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCacheFull) throw;
       return false;
@@ -126,7 +126,7 @@ class PageInAttempt {
 
   void load() KVTRIE_REQUIRES(state_.mutex) {
     Loader loader({state_.caches, state_.places, state_.points, /*keep_copies=*/state_.lower.disk() != nullptr},
-                  state_.arrivals, stages_, state_.namespaces.number_of(path_.nodes.front()->name_space()));
+                  state_.pending_loads, stages_, state_.namespaces.number_of(path_.nodes.front()->name_space()));
     loader.load(path_, fetch_);
     if (fetch_.point != nullptr) {
       const auto ends_there = [&](const Node* node) { return node->end() == target_; };
@@ -175,10 +175,10 @@ bool lost_full_attention(const CacheTable& caches, const NodeState& state) {
 }
 
 // Some of its cells, or of those above it, were to come with it.
-bool stands_on(const ArrivalPtr& arrival, Node* node) {
+bool stands_on(const PendingLoadPtr& pending_load, Node* node) {
   for (; !node->is_root(); node = node->parent()) {
-    const std::vector<ArrivalPtr>& known = state_of(node).arrivals;
-    if (std::find(known.begin(), known.end(), arrival) != known.end()) return true;
+    const std::vector<PendingLoadPtr>& known = state_of(node).pending_loads;
+    if (std::find(known.begin(), known.end(), pending_load) != known.end()) return true;
   }
   return false;
 }
@@ -211,45 +211,46 @@ void PrefixCacheState::drop_damaged(const Path& path) {
 }
 
 bool PrefixCacheState::host_is_busy() const {
-  return !arrivals.empty() || (writer != nullptr && writer->pending_bytes() > 0);
+  return !pending_loads.empty() || (writer != nullptr && writer->pending_bytes() > 0);
 }
 
 // Host memory comes back when the device has read what is on its way, and the writer has written. Lets go of the mutex.
 void PrefixCacheState::wait_for_host(Entry& entry) {
-  const std::vector<CompletionPtr> under_way = arrivals.under_way();
+  const std::vector<CompletionPtr> under_way = pending_loads.under_way();
   entry.outside([&] {
-    Arrivals::wait_for(under_way);
+    PendingLoads::wait_for(under_way);
     if (writer != nullptr) writer->wait_below(writer->pending_bytes() / 2);
   });
-  reap_arrivals();
+  reap_pending_loads();
 }
 
 // Without memory for it, nobody goes on before it is done.
-void PrefixCacheState::reap_arrivals() {
-  while (const ArrivalPtr failed = arrivals.take_failed()) {
+void PrefixCacheState::reap_pending_loads() {
+  while (const PendingLoadPtr failed = pending_loads.take_failed()) {
     try {
-      fail_arrival(failed);
+      fail_pending_load(failed);
     } catch (...) {
-      arrivals.put_back(failed);
+      pending_loads.put_back(failed);
       throw;
     }
   }
 }
 
 // Cells on the device are not what the tree says: those nodes go, and the sessions that stand on them or below fail.
-void PrefixCacheState::fail_arrival(const ArrivalPtr& arrival) {
+void PrefixCacheState::fail_pending_load(const PendingLoadPtr& pending_load) {
   std::vector<Node*> tops;
   tops.reserve(trie.size());  // before anything changes
   caches.distrust_owners();
   for (Cursor* cursor : sessions) {
-    const bool ahead = cursor->ahead != nullptr && stands_on(arrival, cursor->ahead);
-    const bool lost = stands_on(arrival, cursor->node);
+    const bool ahead = cursor->ahead != nullptr && stands_on(pending_load, cursor->ahead);
+    const bool lost = stands_on(pending_load, cursor->node);
     if (ahead || lost) steps.drop_open(*cursor);
     if (ahead) cursors.drop_ahead(*cursor);
     if (lost) cursors.lose(*cursor);
   }
   trie.visit([&](Node& node) {
-    if (!node.is_root() && stands_on(arrival, &node) && !stands_on(arrival, node.parent())) tops.push_back(&node);
+    if (!node.is_root() && stands_on(pending_load, &node) && !stands_on(pending_load, node.parent()))
+      tops.push_back(&node);
   });
   for (Node* node : tops) {
     leases.lose_below(node);

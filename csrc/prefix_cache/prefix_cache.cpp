@@ -10,7 +10,7 @@
 #include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/step_graph.h"
-#include "session/negotiation.h"
+#include "session/reuse_search.h"
 #include "tree/media.h"
 #include "tree/summary.h"
 
@@ -308,11 +308,11 @@ ReusePlan PrefixCacheState::plan(std::string_view name_space, std::span<const To
   times.settle();
   Node* root = trie.find_root(name_space);
   if (root == nullptr) return {};
-  Negotiation negotiation(planner, room, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
-  negotiation.look();
-  ReusePlan plan = negotiation.report();
-  plan.bytes_moved = negotiation.fetch().bytes;
-  if (plan.reusable > 0) plan.tier = tier_of(negotiation.fetch());
+  ReuseSearch search(planner, device_budget, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
+  search.look();
+  ReusePlan plan = search.report();
+  plan.bytes_moved = search.fetch().bytes;
+  if (plan.reusable > 0) plan.tier = tier_of(search.fetch());
   return plan;
 }
 

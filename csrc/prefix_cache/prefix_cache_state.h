@@ -32,21 +32,20 @@
 #include "prefix_cache/calls_outside.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/prefix_cache.h"
-#include "session/captures.h"
+#include "session/checkpointer.h"
 #include "session/cursors.h"
 #include "session/shift.h"
 #include "session/step_times.h"
 #include "session/steps.h"
 #include "store/background_queue.h"
 #include "tiers/capacity.h"
+#include "tiers/device_budget.h"
 #include "tiers/eviction.h"
 #include "tiers/host_copies.h"
 #include "tiers/lower_tiers.h"
-#include "tiers/room.h"
 #include "tiers/snapshot_import.h"
 #include "tiers/stage.h"
 #include "tiers/write_behind.h"
-#include "tree/arrivals.h"
 #include "tree/cache_table.h"
 #include "tree/cost_model.h"
 #include "tree/demand.h"
@@ -56,6 +55,7 @@
 #include "tree/namespaces.h"
 #include "tree/node_places.h"
 #include "tree/node_state.h"
+#include "tree/pending_loads.h"
 #include "tree/quotas.h"
 #include "tree/removal.h"
 #include "tree/restore_points.h"
@@ -107,21 +107,23 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
                                                   points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load};
-  Room room KVTRIE_GUARDED_BY(mutex){
+  DeviceBudget device_budget KVTRIE_GUARDED_BY(mutex){
       {caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, quotas},
       options.growth,
       host != nullptr};
-  Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};
+  Checkpointer checkpointer KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every,
+                                                     totals};
   Cursors cursors KVTRIE_GUARDED_BY(mutex){
-      {caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
-  Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
-  ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, removal, cursors};
-  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, quotas};
+      {caches, trie, places, points, lower, planner, demand, checkpointer, removal, sessions, node_costs, now}};
+  Steps steps KVTRIE_GUARDED_BY(mutex){caches, device_budget, checkpointer, cursors, totals};
+  ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, device_budget, eviction, removal, cursors};
+  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, device_budget, options.max_pinned_fraction,
+                                             quotas};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
   // Calls that have let go of the mutex and still take the checksums of blobs, which may be in no node by then. It goes
   // up with the mutex held. Theirs, too: the state may end before they do.
   const std::shared_ptr<std::atomic<std::uint32_t>> sealing_calls = std::make_shared<std::atomic<std::uint32_t>>(0);
-  Arrivals arrivals KVTRIE_GUARDED_BY(mutex);
+  PendingLoads pending_loads KVTRIE_GUARDED_BY(mutex);
   Expiry expiry KVTRIE_GUARDED_BY(mutex){trie, options.ttl};
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);  // calls that wait with the mutex free
   bool closed KVTRIE_GUARDED_BY(mutex) = false;
@@ -155,7 +157,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
       KVTRIE_REQUIRES(mutex);
 
   // --- advance.cpp -----------------------------------------------------------------------------------------------
-  // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
+  // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (reuse_search.h). May
   // let go of the mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry) KVTRIE_REQUIRES(mutex);
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
@@ -171,10 +173,10 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved, Entry& entry)
       KVTRIE_REQUIRES(mutex);
   void drop_damaged(const Path& path) KVTRIE_REQUIRES(mutex);  // what of the path has bytes that are known to be wrong
-  void reap_arrivals() KVTRIE_REQUIRES(mutex);
+  void reap_pending_loads() KVTRIE_REQUIRES(mutex);
   bool host_is_busy() const KVTRIE_REQUIRES(mutex);
   void wait_for_host(Entry& entry) KVTRIE_REQUIRES(mutex);
-  void fail_arrival(const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
+  void fail_pending_load(const PendingLoadPtr& pending_load) KVTRIE_REQUIRES(mutex);
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
   bool nothing_under_way() const KVTRIE_REQUIRES(mutex);  // between tiers; no call waits that holds a path

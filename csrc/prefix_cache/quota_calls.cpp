@@ -160,13 +160,13 @@ void PrefixCacheState::change_quota(std::string_view name_space, const Caps& mos
   Tried tried(*this, name_space, most, least);
   const std::string name(name_space);
   const Claim claim{tried.group(), caches.no_needs()};
-  room.require_room({&claim, 1});
+  device_budget.require_room({&claim, 1});
   require_lower_tiers(*this, *quotas.find(tried.group()), tried.group());
   if (lower.disk() != nullptr && !lower.settle_disk_quota(tried.root()))
     refuse_kept("disk_bytes", name, most.disk, quotas.disk(tried.group()).used);
   if (host != nullptr && !lower.settle_host_quota(tried.root()))
     refuse_kept("host_bytes", name, most.host, quotas.host(tried.group()).used);
-  room.make_room({&claim, 1});
+  device_budget.make_room({&claim, 1});
   capacity.set_pin_cap(tried.group(), most);
   tried.keep();
 }

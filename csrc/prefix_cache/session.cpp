@@ -228,7 +228,7 @@ std::int32_t Session::checkpoint() {
          "the session does not publish, so no one could come back here");
   }
   if (at_.node->is_root()) return 0;
-  state.captures.make_end_point(at_, PointKind::kUser);
+  state.checkpointer.make_end_point(at_, PointKind::kUser);
   state.points.mark_user(at_.node);
   return at_.computed;
 }

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "plan/planner.h"
-#include "session/captures.h"
+#include "session/checkpointer.h"
 #include "tiers/lower_tiers.h"
 #include "tree/cache_table.h"
 #include "tree/cursor.h"
@@ -50,7 +50,7 @@ struct CursorTree {
   const LowerTiers& lower;
   const Planner& planner;
   Demand& demand;
-  Captures& captures;
+  Checkpointer& checkpointer;
   Removal& removal;
   LiveSessions& sessions;
   const NodeCosts& costs;  // of new nodes

@@ -45,7 +45,7 @@ void Cursors::borrow_full(Cursor& cursor, const Node* node) {
 
 // REQUIRES: a node ends at the target.
 void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target) {
-  of_.captures.share_live_state(nodes, target);
+  of_.checkpointer.share_live_state(nodes, target);
   for (const std::size_t i : of_.caches.windowed) stand_on_window(cursor, i, nodes, target);
   Node* last = nullptr;
   for (Node* node : nodes) {
@@ -57,7 +57,7 @@ void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_
   Node* const kept = of_.caches.states.empty() ? last : of_.planner.point_for(nodes, target);
   if (kept != nullptr) of_.points.go_back_to(kept);
   for (std::size_t i = 0; i < of_.caches.states.size(); ++i)
-    of_.caches.states[i]->resume(state_sequence(cursor, i), target, of_.captures.cut_from(kept, i, target));
+    of_.caches.states[i]->resume(state_sequence(cursor, i), target, of_.checkpointer.cut_from(kept, i, target));
   const std::int32_t start = cursor.published();
   move_to(cursor, last);
   cursor.tail_begin += static_cast<std::size_t>(target - start);
@@ -145,7 +145,7 @@ void Cursors::take_back_state(Cursor& cursor, std::size_t state, const Node* kep
   const SequenceId id = state_sequence(cursor, state);
   const bool own = owner.cut_to(cursor.computed, length) == length;
   if (length == 0) return owner.resume(id, length, {});
-  owner.resume(id, length, own ? owner.cut(owner.held(id), length) : of_.captures.cut_from(kept, state, length));
+  owner.resume(id, length, own ? owner.cut(owner.held(id), length) : of_.checkpointer.cut_from(kept, state, length));
 }
 
 void Cursors::go_back(Cursor& cursor, std::int32_t length) {
@@ -156,7 +156,7 @@ void Cursors::go_back(Cursor& cursor, std::int32_t length) {
   Node* node = node_ending_at(of_.trie, cursor.node, length);
   const bool split_off = std::find(path.nodes.begin(), path.nodes.end(), node) == path.nodes.end();
   if (points && split_off && !node->is_root()) path.nodes.push_back(node);
-  of_.captures.share_live_state(path.nodes, length);
+  of_.checkpointer.share_live_state(path.nodes, length);
   for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) take_back(cursor, i, path.nodes, length);
   Node* const kept = of_.planner.point_for(path.nodes, length);
   if (kept != nullptr) of_.points.go_back_to(kept);

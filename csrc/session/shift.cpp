@@ -59,7 +59,7 @@ void ContextShift::remove_own_path(Node* node, const Node* above) {
 void ContextShift::find_room(Cursor& cursor, std::int32_t begin, std::int32_t end) {
   Node* const before = cursor.node;
   try {
-    return room_.make_room(copies_for(cursor, end), cursor.node->group());
+    return device_budget_.make_room(copies_for(cursor, end), cursor.node->group());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCacheFull || before->end() <= begin) throw;
   }
@@ -68,7 +68,7 @@ void ContextShift::find_room(Cursor& cursor, std::int32_t begin, std::int32_t en
   trie_.unlock(before);
   remove_own_path(before, cursor.node);
   try {
-    room_.make_room(copies_for(cursor, end), cursor.node->group());
+    device_budget_.make_room(copies_for(cursor, end), cursor.node->group());
   } catch (...) {
     cursors_.publish(cursor);  // back to where it stood
     throw;

@@ -18,8 +18,8 @@
 #include <cstdint>
 
 #include "session/cursors.h"
+#include "tiers/device_budget.h"
 #include "tiers/eviction.h"
-#include "tiers/room.h"
 #include "tree/atomic_spans.h"
 #include "tree/cache_table.h"
 #include "tree/removal.h"
@@ -34,8 +34,14 @@ std::int32_t shift_discard(std::int32_t limit, std::int32_t keep, std::int32_t l
 class ContextShift {
  public:
   // All outlive this.
-  ContextShift(const CacheTable& caches, Trie& trie, Room& room, Eviction& eviction, Removal& removal, Cursors& cursors)
-      : caches_(caches), trie_(trie), room_(room), eviction_(eviction), removal_(removal), cursors_(cursors) {}
+  ContextShift(const CacheTable& caches, Trie& trie, DeviceBudget& device_budget, Eviction& eviction, Removal& removal,
+               Cursors& cursors)
+      : caches_(caches),
+        trie_(trie),
+        device_budget_(device_budget),
+        eviction_(eviction),
+        removal_(removal),
+        cursors_(cursors) {}
   ContextShift(const ContextShift&) = delete;
   ContextShift& operator=(const ContextShift&) = delete;
 
@@ -53,7 +59,7 @@ class ContextShift {
 
   const CacheTable& caches_;
   Trie& trie_;
-  Room& room_;
+  DeviceBudget& device_budget_;
   Eviction& eviction_;
   Removal& removal_;
   Cursors& cursors_;

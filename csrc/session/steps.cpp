@@ -35,7 +35,7 @@ void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const 
   step.sequences.insert(step.sequences.end(), count, index);
   step.cursors.push_back(&cursor);
   step.counts.push_back(count);
-  if (caches_.has_points()) step.captures.push_back(captures_.wanted_between(cursor, end));
+  if (caches_.has_points()) step.captures.push_back(checkpointer_.wanted_between(cursor, end));
 }
 
 bool Steps::captures_fit(const OpenStep& step, const Allowed& allowed) const {
@@ -96,9 +96,9 @@ std::uint32_t Steps::units_for(const OpenStep& step, std::size_t state, PointKin
   return units;
 }
 
-// Captures inside the step are wanted, not needed: they get what units can be had, each group of namespaces its own, so
-// that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end or a
-// branch.
+// Checkpointer inside the step are wanted, not needed: they get what units can be had, each group of namespaces its
+// own, so that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end
+// or a branch.
 std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step) {
   std::vector<Claim> claims = claims_of(step);
   std::vector<Allowed> allowed;
@@ -109,9 +109,9 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step) {
     for (std::size_t c = 0; c < claims.size(); ++c) {
       const std::uint32_t needed = claims[c].needs[number];
       claims[c].needs[number] = units_for(step, i, PointKind::kEnd, allowed[c]);
-      room_.try_free_slots(number, claims, PointKind::kBranch);
+      device_budget_.try_free_slots(number, claims, PointKind::kBranch);
       claims[c].needs[number] = units_for(step, i, PointKind::kNone, allowed[c]);
-      const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
+      const std::vector<std::uint32_t> units = device_budget_.try_free_slots(number, claims, PointKind::kSpaced);
       claims[c].needs[number] = std::max(needed, units[c]);
       for (std::size_t other = 0; other < claims.size(); ++other)
         if (units[other] < claims[other].needs[number]) claims[c].needs[number] = needed;
@@ -146,7 +146,7 @@ void Steps::claim_states(OpenStep& step, std::size_t state) const {
 }
 
 void Steps::claim(OpenStep& step) {
-  room_.make_room(claims_of(step));
+  device_budget_.make_room(claims_of(step));
   if (!caches_.states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
   for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);
@@ -205,14 +205,14 @@ void Steps::make_points(OpenStep& step, std::size_t index) {
   std::size_t inside = 0;
   for (const WantedPoint& wanted : step.captures[index]) {
     if (wanted.offset == cursor.computed) {
-      captures_.make_end_point(cursor, wanted.kind);
+      checkpointer_.make_end_point(cursor, wanted.kind);
       continue;
     }
     std::vector<HeldState> held;
     held.reserve(captured.size());
     for (auto& each : captured) held.push_back(std::move(each[inside]));
     ++inside;
-    captures_.make_point(cursor, wanted.offset, wanted.kind, std::move(held));
+    checkpointer_.make_point(cursor, wanted.offset, wanted.kind, std::move(held));
   }
   std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
 }

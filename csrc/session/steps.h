@@ -7,8 +7,8 @@
 //                                       |           '-----------dropped------>  the cursors stand where they stood
 //                                       '--> kCacheFull: nothing has changed
 //
-// Captures inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units that
-// can be had, and the least wanted ones are left out.
+// Checkpointer inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units
+// that can be had, and the least wanted ones are left out.
 //
 // Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
 // O(captures squared) where captures do not fit.
@@ -21,10 +21,10 @@
 #include <span>
 #include <vector>
 
-#include "session/captures.h"
+#include "session/checkpointer.h"
 #include "session/cursors.h"
 #include "session/open_step.h"
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 #include "tree/cache_table.h"
 #include "tree/stats.h"
 
@@ -33,8 +33,13 @@ namespace kvtrie {
 class Steps {
  public:
   // All outlive this.
-  Steps(const CacheTable& caches, Room& room, Captures& captures, Cursors& cursors, PrefixCacheStats& totals)
-      : caches_(caches), room_(room), captures_(captures), cursors_(cursors), totals_(totals) {}
+  Steps(const CacheTable& caches, DeviceBudget& device_budget, Checkpointer& checkpointer, Cursors& cursors,
+        PrefixCacheStats& totals)
+      : caches_(caches),
+        device_budget_(device_budget),
+        checkpointer_(checkpointer),
+        cursors_(cursors),
+        totals_(totals) {}
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
 
@@ -72,8 +77,8 @@ class Steps {
   void take_back(OpenStep& step, std::size_t index) noexcept;
 
   const CacheTable& caches_;
-  Room& room_;
-  Captures& captures_;
+  DeviceBudget& device_budget_;
+  Checkpointer& checkpointer_;
   Cursors& cursors_;
   PrefixCacheStats& totals_;
 };

@@ -135,7 +135,7 @@ void Capacity::require_reachable(const Caps& wanted) {
     const std::uint64_t kept = lower_.pinned_disk_bytes();
     if (kept > wanted.disk) refuse("disk_bytes", wanted.disk, kept);
   }
-  room_.require_room(needs_for(wanted));
+  device_budget_.require_room(needs_for(wanted));
 }
 
 void Capacity::change(const Caps& wanted) {
@@ -144,7 +144,7 @@ void Capacity::change(const Caps& wanted) {
   if (lower_.disk() != nullptr && !lower_.lower_disk_cap(wanted.disk))
     refuse("disk_bytes", wanted.disk, lower_.disk()->budget().used());
   if (host_ != nullptr && !lower_.lower_host_cap(wanted.host)) refuse("host_bytes", wanted.host, host_->used());
-  room_.make_room(needs_for(wanted));
+  device_budget_.make_room(needs_for(wanted));
   for (std::size_t i = 0; i < caches_.all.size(); ++i) {
     StateCache& cache = *caches_.all[i];
     if (cache.set_limit(wanted.units[i])) continue;

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/device_budget.h"
 #include "tiers/lower_tiers.h"
-#include "tiers/room.h"
 #include "tree/cache_table.h"
 #include "tree/caps.h"
 #include "tree/leases.h"
@@ -33,13 +33,13 @@ class Capacity {
  public:
   // `host` may be null: no such tier. `most_pinned`: of the smallest pool, 0 to 1. All outlive this.
   // `quotas`: floors of namespaces, which no cap may be below.
-  Capacity(const CacheTable& caches, std::shared_ptr<ByteBudget> host, LowerTiers& lower, Leases& leases, Room& room,
-           double most_pinned, const Quotas& quotas)
+  Capacity(const CacheTable& caches, std::shared_ptr<ByteBudget> host, LowerTiers& lower, Leases& leases,
+           DeviceBudget& device_budget, double most_pinned, const Quotas& quotas)
       : caches_(caches),
         host_(std::move(host)),
         lower_(lower),
         leases_(leases),
-        room_(room),
+        device_budget_(device_budget),
         most_pinned_(most_pinned),
         quotas_(quotas) {}
   Capacity(const Capacity&) = delete;
@@ -66,7 +66,7 @@ class Capacity {
   const std::shared_ptr<ByteBudget> host_;
   LowerTiers& lower_;
   Leases& leases_;
-  Room& room_;
+  DeviceBudget& device_budget_;
   const double most_pinned_;
   const Quotas& quotas_;
 };

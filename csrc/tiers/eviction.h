@@ -1,7 +1,7 @@
 // Evicting: state leaves the device for the host where it fits, and the tree where it does not.
 //
 // Concept. This class is the only one that takes state off the device because its room is wanted. Which node goes first
-// is the policy's to say (tree_orders.h), how much has to go is Room's.
+// is the policy's to say (tree_orders.h), how much has to go is DeviceBudget's.
 //
 //     on the device --evict--> copies in host memory, and files behind them        fits: bytes come back
 //            |                                                                     later as they were

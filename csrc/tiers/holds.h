@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 #include "tree/leases.h"
 
 namespace kvtrie {
@@ -14,13 +14,15 @@ namespace kvtrie {
 // Keeps what a path needs (Planner::use_of) out of what may be evicted, for a while.
 class InUseScope {
  public:
-  InUseScope(Room& room, InUse in_use) : room_(room) { room_.keep(std::move(in_use)); }
-  ~InUseScope() { room_.keep_nothing(); }
+  InUseScope(DeviceBudget& device_budget, InUse in_use) : device_budget_(device_budget) {
+    device_budget_.keep(std::move(in_use));
+  }
+  ~InUseScope() { device_budget_.keep_nothing(); }
   InUseScope(const InUseScope&) = delete;
   InUseScope& operator=(const InUseScope&) = delete;
 
  private:
-  Room& room_;
+  DeviceBudget& device_budget_;
 };
 
 // Keeps a path locked while the mutex is free: a hold of the leases.

@@ -22,7 +22,7 @@ void Loader::load_node(Node* node) {
     cells.push_back(tree_.caches.attention[i]->claim(state.length(), state.start(), owner_));
     for (const BlobSlice& slice : state.held[i].slices) load_slice(i, cells.back(), slice);
   }
-  state.add_arrivals({arrival_});
+  state.add_pending_loads({pending_load_});
   for (std::size_t each = 0; each < full.size(); ++each) state.held[full[each]].make_room_for(cells[each]);
   tree_.places.make_room(node);  // from here on nothing throws
   for (std::size_t each = 0; each < full.size(); ++each) {
@@ -41,7 +41,7 @@ void Loader::load_window(const Path& path, std::size_t cache, const BlobSlice& s
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
     Held& held = state_of(node).held[cache];
-    state_of(node).add_arrivals({arrival_});
+    state_of(node).add_pending_loads({pending_load_});
     held.make_room_for(cells);
     tree_.places.make_room(node);
     if (!tree_.keep_copies) held.forget_slices(cells.begin_position(), cells.end_position());
@@ -54,7 +54,7 @@ void Loader::load_window(const Path& path, std::size_t cache, const BlobSlice& s
 void Loader::load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice) {
   CausalCache& owner = *tree_.caches.attention[cache];
   const Stage& stage = stages_.of(slice, owner.shape());
-  arrival_->read(stage.memory, [&] {
+  pending_load_->read(stage.memory, [&] {
     return owner.load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells, owner_);
   });
 }
@@ -63,7 +63,7 @@ HeldState Loader::load_state(std::size_t number, const RestorePoint& point, std:
   PointCache& owner = *tree_.caches.states[number];
   HeldState state = owner.claim_at(length, owner_);
   const Stage& stage = stages_.of(tree_.caches.states_among(point.copies)[number].blob);
-  arrival_->read(stage.memory, [&] { return owner.load_held(state, stage.memory->data(), owner_); });
+  pending_load_->read(stage.memory, [&] { return owner.load_held(state, stage.memory->data(), owner_); });
   return state;
 }
 
@@ -73,7 +73,7 @@ void Loader::load_point(const Node* kept, Node* node, std::vector<HeldState> hel
     const HeldState state = load_state(i, state_of(kept).point(), kept->end());
     held[caches.attention.size() + i] = caches.states[i]->cut(state, node->end());
   }
-  state_of(node).add_arrivals({arrival_});
+  state_of(node).add_pending_loads({pending_load_});
   if (kept == node) {
     tree_.points.come(node, std::move(held), tree_.keep_copies);
   } else {

@@ -14,9 +14,10 @@
 //     cells     full attention of a, then of b; the window [60,90) for b
 //     point     of b, at 90: holds the same window, and the state
 //
-// All reads are one arrival (arrivals.h), which the nodes refer to. `keep_copies`: bytes outside stay what they are, so
-// that leaving the device again costs nothing; that is so where there is a disk tier, for their memory may go any time.
-// Else the nodes and the point let go of them, and the arrival alone keeps the memory until it has been read.
+// All reads are one pending load (pending_loads.h), which the nodes refer to. `keep_copies`: bytes outside stay what
+// they are, so that leaving the device again costs nothing; that is so where there is a disk tier, for their memory may
+// go any time. Else the nodes and the point let go of them, and the pending load alone keeps the memory until it has
+// been read.
 //
 // Errors: kCacheFull where there is no room; kDevice. What was loaded by then stays, and the node or the point that was
 // next is as it was. Cost: each slice is looked up among the stages; one of a window along the path, too. Threads:
@@ -29,9 +30,9 @@
 
 #include "plan/plan_types.h"
 #include "tiers/stage.h"
-#include "tree/arrivals.h"
 #include "tree/cache_table.h"
 #include "tree/node_places.h"
+#include "tree/pending_loads.h"
 #include "tree/restore_points.h"
 
 namespace kvtrie {
@@ -45,8 +46,8 @@ class Loader {
     bool keep_copies;
   };
   // What is loaded is the `owner`'s. All outlive this.
-  Loader(const Tree& tree, Arrivals& arrivals, const Stages& stages, Owner owner)
-      : tree_(tree), arrival_(arrivals.add()), stages_(stages), owner_(owner) {}
+  Loader(const Tree& tree, PendingLoads& pending_loads, const Stages& stages, Owner owner)
+      : tree_(tree), pending_load_(pending_loads.add()), stages_(stages), owner_(owner) {}
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
@@ -63,7 +64,7 @@ class Loader {
   HeldState load_state(std::size_t number, const RestorePoint& point, std::int32_t length);
 
   const Tree tree_;
-  const ArrivalPtr arrival_;
+  const PendingLoadPtr pending_load_;
   const Stages& stages_;
   const Owner owner_;
 };

@@ -194,7 +194,7 @@ struct Cut {
 
 std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   auto front = std::make_unique<NodeState>(start_, at, held.size(), costs_);
-  front->add_arrivals(arrivals);
+  front->add_pending_loads(pending_loads);
   std::vector<Cut> cuts;
   cuts.reserve(held.size());
   try {
@@ -224,7 +224,7 @@ bool NodeState::can_join(const Payload& child) const {
 
 void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
-  add_arrivals(below.arrivals);  // may be there for nothing if what follows has no memory
+  add_pending_loads(below.pending_loads);  // may be there for nothing if what follows has no memory
   for (std::size_t i = 0; i < held.size(); ++i) held[i].make_room_for(below.held[i]);
   for (std::size_t i = 0; i < held.size(); ++i) held[i].append(below.held[i]);
   end_ = below.end_;
@@ -267,11 +267,11 @@ void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) con
   }
 }
 
-void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
-  std::erase_if(arrivals, [](const ArrivalPtr& each) { return each->settled(); });
-  for (const ArrivalPtr& each : more) {
-    if (!each->settled() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end())
-      arrivals.push_back(each);
+void NodeState::add_pending_loads(const std::vector<PendingLoadPtr>& more) {
+  std::erase_if(pending_loads, [](const PendingLoadPtr& each) { return each->settled(); });
+  for (const PendingLoadPtr& each : more) {
+    if (!each->settled() && std::find(pending_loads.begin(), pending_loads.end(), each) == pending_loads.end())
+      pending_loads.push_back(each);
   }
 }
 

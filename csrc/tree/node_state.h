@@ -29,8 +29,8 @@
 #include "cache/cell_pool.h"
 #include "cache/held_state.h"
 #include "store/blob.h"
-#include "tree/arrivals.h"
 #include "tree/cost_model.h"
+#include "tree/pending_loads.h"
 #include "tree/saving.h"
 #include "trie/trie.h"
 
@@ -117,7 +117,7 @@ class NodeState final : public Payload {
 
   // Each blob that the node or its point has, again for each slice of it.
   void visit_blobs(const std::function<void(const BlobPtr&)>& each) const;
-  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those that are not settled, each once
+  void add_pending_loads(const std::vector<PendingLoadPtr>& more);  // those that are not settled, each once
   // Own tokens grew to `end`: more[i] follows what is held of cache i. Takes no memory after make_room_for each of
   // them.
   void extend(std::int32_t end, std::vector<SpanList> more);
@@ -134,10 +134,10 @@ class NodeState final : public Payload {
 
   std::vector<Held> held;  // one for each attention cache
   double last_used_seconds = 0;
-  std::vector<ArrivalPtr> arrivals;  // page-ins into these cells; perhaps settled since
-  SavingPtr saving;                  // the last one that was queued; perhaps still under way
-  std::uint64_t mark = 0;            // scratch of one walk; see Room::mark_live
-  std::uint64_t flush = 0;           // the last one that asked for it, or a round of one (write_behind.h)
+  std::vector<PendingLoadPtr> pending_loads;  // page-ins into these cells; perhaps settled since
+  SavingPtr saving;                           // the last one that was queued; perhaps still under way
+  std::uint64_t mark = 0;                     // scratch of one walk; see DeviceBudget::mark_live
+  std::uint64_t flush = 0;                    // the last one that asked for it, or a round of one (write_behind.h)
 
  private:
   friend class Demand;

@@ -170,7 +170,7 @@ class Process {
     for (std::size_t i = 0; i < recurrent_.size(); ++i) verify_states(session, i, length, hashes);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const HeldState held =
-          std::move(cache->state().captures.states_of(PrefixCacheState::cursor_of(session))[recurrent_.size() + i]);
+          std::move(cache->state().checkpointer.states_of(PrefixCacheState::cursor_of(session))[recurrent_.size() + i]);
       EXPECT_TRUE(blocks_[i]->is_of(held, hashes, length)) << "blocks at " << length;
     }
   }
@@ -287,7 +287,7 @@ class Process {
 
   void verify_states(const Session& session, std::size_t i, std::int32_t length,
                      const std::vector<std::uint64_t>& hashes) {
-    const std::vector<HeldState> held = cache->state().captures.states_of(PrefixCacheState::cursor_of(session));
+    const std::vector<HeldState> held = cache->state().checkpointer.states_of(PrefixCacheState::cursor_of(session));
     if (length == 0) return;
     const Slot wanted[] = {held[i].slot().slot()};
     for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {

@@ -22,9 +22,9 @@
 #include "host_caches.h"
 #include "marked_images.h"
 #include "prefix_cache/prefix_cache.h"
+#include "tiers/device_budget.h"
 #include "tiers/eviction.h"
 #include "tiers/host_copies.h"
-#include "tiers/room.h"
 #include "tiers/write_behind.h"
 #include "tree/live_sessions.h"
 #include "tree_walks.h"
@@ -275,9 +275,10 @@ struct DeviceTreeWorld : TreeWalks {
   LowerTiers lower{trie, places, points, leases, sessions, host, removal, quotas};
   HostCopies copies{caches, namespaces, places, points, lower, totals};
   Eviction eviction{{caches, trie, places, points, leases, lower, copies, behind, removal, totals}};
-  Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, quotas},
-            kinds.growth,
-            host != nullptr};
+  DeviceBudget device_budget{
+      {caches, orders, trie, places, points, leases, sessions, copies, eviction, removal, quotas},
+      kinds.growth,
+      host != nullptr};
   BackgroundQueue* queue = nullptr;  // that of `behind`; null: no disk
   Token next_token = 0;
   WriteBehind behind{mutex, trie, places, lower, copies, namespaces};  // its jobs use all of the above

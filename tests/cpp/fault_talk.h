@@ -253,9 +253,9 @@ class Talk {
     std::vector<CompletionPtr> under_way;
     {
       const MutexLock lock(state.mutex);
-      under_way = state.arrivals.under_way();
+      under_way = state.pending_loads.under_way();
     }
-    Arrivals::wait_for(under_way);
+    PendingLoads::wait_for(under_way);
     session.length();
   }
   void note() {

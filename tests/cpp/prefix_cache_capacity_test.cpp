@@ -45,7 +45,7 @@ class CapacityTest : public ::testing::Test, public DeviceTreeWorld {
     EXPECT_EQ(picture(), before);
   }
 
-  Capacity capacity{caches, host, lower, leases, room, /*most_pinned=*/0.5, quotas};
+  Capacity capacity{caches, host, lower, leases, device_budget, /*most_pinned=*/0.5, quotas};
 };
 
 TEST_F(CapacityTest, LoweringMakesRoomInTheUsualOrder) {

@@ -7,7 +7,7 @@
 
 #include "device_tree_world.h"
 #include "plan/planner.h"
-#include "session/captures.h"
+#include "session/checkpointer.h"
 #include "session/cursors.h"
 
 namespace kvtrie {
@@ -36,7 +36,7 @@ struct CursorWorld : DeviceTreeWorld {
     for (std::size_t i = 0; i < caches.states.size(); ++i)
       needs[caches.attention.size() + i] = caches.states[i]->units_for(cursor.computed, end, {});
     try {
-      room.make_room(needs);
+      device_budget.make_room(needs);
       return true;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCacheFull) << error.what();
@@ -98,7 +98,7 @@ struct CursorWorld : DeviceTreeWorld {
       if (from < cursor.computed && !is_right(i, caches.attention[i]->share(id, from, cursor.computed), tokens))
         return false;
     }
-    return cursor.computed == 0 || states_are_right(captures.states_of(cursor), cursor.computed, tokens);
+    return cursor.computed == 0 || states_are_right(checkpointer.states_of(cursor), cursor.computed, tokens);
   }
   bool is_right(const Node* node) const {
     const Tokens tokens = path_tokens(node);
@@ -117,9 +117,10 @@ struct CursorWorld : DeviceTreeWorld {
   CostModel measured;
   NodeCosts node_costs;
   Planner planner{caches, trie, sessions, measured, LoadPolicy::kAlways};
-  Captures captures{caches, trie, points, sessions, planner, 16, totals};
+  Checkpointer checkpointer{caches, trie, points, sessions, planner, 16, totals};
   Demand demand{2};
-  Cursors cursors{{caches, trie, places, points, lower, planner, demand, captures, removal, sessions, node_costs, now}};
+  Cursors cursors{
+      {caches, trie, places, points, lower, planner, demand, checkpointer, removal, sessions, node_costs, now}};
 };
 
 struct CursorTwin {
@@ -234,7 +235,7 @@ class CursorDriver {
     twins_.push_back(std::move(twin));
   }
   void mark() {
-    if (CursorTwin* twin = pick(); twin != nullptr) world_.captures.make_end_point(*twin->cursor, PointKind::kEnd);
+    if (CursorTwin* twin = pick(); twin != nullptr) world_.checkpointer.make_end_point(*twin->cursor, PointKind::kEnd);
   }
   void evict() {
     if (Node* victim = world_.eviction.next_victim()) world_.eviction.evict(victim);
@@ -243,7 +244,7 @@ class CursorDriver {
     if (twins_.empty()) return;
     const auto which = static_cast<std::ptrdiff_t>(random_() % twins_.size());
     Cursor& cursor = *twins_[static_cast<std::size_t>(which)].cursor;
-    if (random_() % 2 == 0) world_.captures.make_end_point(cursor, PointKind::kEnd);
+    if (random_() % 2 == 0) world_.checkpointer.make_end_point(cursor, PointKind::kEnd);
     world_.cursors.drop_ahead(cursor);
     world_.cursors.close(cursor);
     twins_.erase(twins_.begin() + which);

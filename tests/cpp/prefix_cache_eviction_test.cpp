@@ -30,7 +30,7 @@ class EvictionTest : public ::testing::Test, public DeviceTreeWorld {
 TEST_F(EvictionTest, APageOutTakesAllOfTheNodeOffTheDevice) {
   Node* node = add(add(3), 7);
   put_point(node);
-  state_of(node).arrivals.push_back(std::make_shared<Arrival>());
+  state_of(node).pending_loads.push_back(std::make_shared<PendingLoad>());
   // The point shares its window with the node.
   EXPECT_EQ(eviction.page_out(node), bytes_of_cells(node) + caches.states[0]->bytes_per_unit());
   EXPECT_TRUE(is_outside(node) && !state_of(node).point().on_device && state_of(node).point().copied());

@@ -132,7 +132,7 @@ struct LoaderWorld {
     const Fetch fetch = fetch_of(path, node->end(), kept);
     Stages stages(caches, fetch, node->end());
     ASSERT_TRUE(stages.allocate(host) && stages.fill());
-    Loader loader({caches, places, points, keep_copies}, arrivals, stages, kOwner);
+    Loader loader({caches, places, points, keep_copies}, pending_loads, stages, kOwner);
     loader.load(path, fetch);
     if (kept != nullptr) loader.load_point(kept, node, windows_at(path, node->end()));
   }
@@ -188,7 +188,7 @@ struct LoaderWorld {
   Trie trie{orders.tiers(), VictimPolicy::kLru, orders.others()};
   NodePlaces places{trie, orders};
   RestorePoints points{trie, places, orders, 4};
-  Arrivals arrivals;
+  PendingLoads pending_loads;
   Token next_token = 0;
 };
 
@@ -217,12 +217,12 @@ TEST_F(LoaderTest, WithoutADiskOnlyTheArrivalKeepsTheMemory) {
   for (Node* node : path.nodes) {
     expect_node(node);
     for (const Held& held : state_of(node).held) EXPECT_TRUE(held.slices.empty());
-    EXPECT_EQ(state_of(node).arrivals.size(), 1u);
+    EXPECT_EQ(state_of(node).pending_loads.size(), 1u);
   }
   expect_point(path.nodes[1]);
   EXPECT_FALSE(state_of(path.nodes[1]).point().copied());
   EXPECT_GT(host->used(), 0u) << "the device may still read it";
-  EXPECT_EQ(arrivals.take_failed(), nullptr);
+  EXPECT_EQ(pending_loads.take_failed(), nullptr);
   EXPECT_EQ(host->used(), 0u);
 }
 
@@ -236,7 +236,7 @@ TEST_F(LoaderTest, WithADiskTheCopiesStay) {
   }
   expect_point(path.nodes[1]);
   EXPECT_TRUE(state_of(path.nodes[1]).point().copied());
-  EXPECT_EQ(arrivals.take_failed(), nullptr);
+  EXPECT_EQ(pending_loads.take_failed(), nullptr);
   EXPECT_EQ(host->used(), 0u) << "what was read of the files";
 }
 
@@ -274,7 +274,7 @@ TEST(LoaderWithoutRoom, WhatCameIsWholeAndTheNodeThatDidNotIsAsItWas) {
   const Fetch fetch = LoaderWorld::fetch_of(path, 100, path.nodes[1]);
   Stages stages(world.caches, fetch, 100);
   ASSERT_TRUE(stages.allocate(world.host) && stages.fill());
-  Loader loader({world.caches, world.places, world.points, false}, world.arrivals, stages, kOwner);
+  Loader loader({world.caches, world.places, world.points, false}, world.pending_loads, stages, kOwner);
   // The last of the caches has room for the first node alone: cells of the other one are claimed by then.
   const SpanList taken = world.caches.attention[2]->claim(25, 0);
   EXPECT_THROW(loader.load(path, fetch), Error);
@@ -284,7 +284,7 @@ TEST(LoaderWithoutRoom, WhatCameIsWholeAndTheNodeThatDidNotIsAsItWas) {
     EXPECT_TRUE(state_of(path.nodes[1]).held[i].cells.empty());
     EXPECT_TRUE(state_of(path.nodes[1]).held[i].without_slice(50, 100).empty());
   }
-  EXPECT_FALSE(world.arrivals.empty()) << "what was enqueued before";
+  EXPECT_FALSE(world.pending_loads.empty()) << "what was enqueued before";
   EXPECT_EQ(world.findings(), std::vector<std::string>{});
 }
 
@@ -313,11 +313,11 @@ class RandomPath {
     for (const Node* node : path_.nodes) {
       world_.expect_node(node);
       EXPECT_EQ(state_of(node).held[0].slices.size(), keep_copies ? slices[node] : 0u);
-      EXPECT_EQ(state_of(node).arrivals.size(), 1u);
+      EXPECT_EQ(state_of(node).pending_loads.size(), 1u);
       expect_window(node);
     }
     world_.expect_point(path_.nodes.back());
-    EXPECT_EQ(world_.arrivals.take_failed(), nullptr);
+    EXPECT_EQ(world_.pending_loads.take_failed(), nullptr);
     EXPECT_EQ(world_.findings(), std::vector<std::string>{});
   }
 

@@ -378,7 +378,7 @@ class Day final : public World {
   template <class Free>
   void free_bytes(const char* what, std::uint64_t wanted, Free&& free) {
     doing = what;
-    const std::uint64_t freeable = server_->state().room.freeable_bytes();
+    const std::uint64_t freeable = server_->state().device_budget.freeable_bytes();
     try {
       const std::uint64_t freed = free();
       keep(freed >= wanted, what, " freed ", freed, " of ", wanted);

@@ -123,7 +123,7 @@ class Server {
       verify_cells(*attention_[i], spans, text.hashes());
     }
     if (length == 0 || !has_states()) return;
-    const std::vector<HeldState> held = state().captures.states_of(cursor);
+    const std::vector<HeldState> held = state().checkpointer.states_of(cursor);
     for (std::size_t i = 0; i < recurrent_.size(); ++i)
       verify_slot(*recurrent_[i], held[i].slot(), text.hashes(), length);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {

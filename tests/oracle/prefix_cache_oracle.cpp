@@ -710,7 +710,7 @@ class World {
       if (cursor->sequences.empty()) continue;
       for (std::size_t i = 0; i < caches_.size(); ++i)
         add_cells(cursor->name_space, i, caches_[i]->spans(cursor->sequences[i]));
-      const std::vector<HeldState> states = state.captures.states_of(*cursor);
+      const std::vector<HeldState> states = state.checkpointer.states_of(*cursor);
       for (std::size_t i = 0; i < states.size(); ++i) add_slots(cursor->name_space, caches_.size() + i, states[i]);
     }
     std::map<std::string, Held> held;
@@ -1228,7 +1228,8 @@ class World {
 
   // The one cache of its kind comes last.
   void verify_blocks(const Session& session, const std::vector<std::uint64_t>& hashes, std::int32_t length) {
-    const HeldState held = std::move(cache_->state().captures.states_of(PrefixCacheState::cursor_of(session)).back());
+    const HeldState held =
+        std::move(cache_->state().checkpointer.states_of(PrefixCacheState::cursor_of(session)).back());
     expect(blocks_->is_of(held, hashes, length), "a session has blocks of other tokens at ", length);
   }
 
@@ -1377,7 +1378,7 @@ class World {
       }
     }
     for (std::size_t i = 0; i < recurrents_.size(); ++i) {
-      verify_slot(i, cache_->state().captures.states_of(cursor)[i].slot(), hashes, twin.computed);
+      verify_slot(i, cache_->state().checkpointer.states_of(cursor)[i].slot(), hashes, twin.computed);
     }
     if (blocks_ != nullptr) verify_blocks(*twin.session, hashes, twin.computed);
   }

@@ -20,14 +20,14 @@
 
 #include "plan/plan_types.h"
 #include "plan/planner.h"
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 #include "tree/reuse_plan.h"
 
 namespace kvtrie {
 
 class AtomicSpans;
 
-class Negotiation {
+class ReuseSearch {
  public:
   struct Prompt {
     Node* from;                   // stays while this lasts; matched to its end
@@ -37,7 +37,7 @@ class Negotiation {
     bool always_load = false;  // also what is computed faster than loaded
   };
   // Both outlive this.
-  Negotiation(const Planner& planner, Room& room, const Prompt& prompt, std::int32_t limit);
+  ReuseSearch(const Planner& planner, DeviceBudget& device_budget, const Prompt& prompt, std::int32_t limit);
 
   // Looks at the tree as it is. False: settled, nothing is missing at `target`; else `fetch` fits and is worth it.
   bool look();
@@ -55,7 +55,7 @@ class Negotiation {
   bool lower_to_what_fits();
 
   const Planner& planner_;
-  Room& room_;  // what fits, and what is in use meanwhile
+  DeviceBudget& device_budget_;  // what fits, and what is in use meanwhile
   Prompt prompt_;
   std::int32_t limit_;
   bool device_only_ = false;

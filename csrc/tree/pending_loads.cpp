@@ -1,4 +1,4 @@
-#include "tree/arrivals.h"
+#include "tree/pending_loads.h"
 
 #include <algorithm>
 #include <exception>
@@ -9,12 +9,12 @@
 
 namespace kvtrie {
 
-bool Arrival::done() const {
+bool PendingLoad::done() const {
   return std::all_of(reads_.begin(), reads_.end(),
                      [](const Read& each) { return each.completion == nullptr || each.completion->done(); });
 }
 
-void Arrival::settle() {
+void PendingLoad::settle() {
   for (const Read& each : reads_) {
     try {
       if (each.completion != nullptr) each.completion->wait();
@@ -26,29 +26,29 @@ void Arrival::settle() {
   reads_.clear();
 }
 
-ArrivalPtr Arrivals::add() { return listed_.emplace_back(std::make_shared<Arrival>()); }
+PendingLoadPtr PendingLoads::add() { return listed_.emplace_back(std::make_shared<PendingLoad>()); }
 
-ArrivalPtr Arrivals::take_failed() {
+PendingLoadPtr PendingLoads::take_failed() {
   for (auto each = listed_.begin(); each != listed_.end();) {
     if (!(*each)->done()) {
       ++each;
       continue;
     }
-    ArrivalPtr arrival = *each;
-    arrival->settle();
+    PendingLoadPtr pending_load = *each;
+    pending_load->settle();
     each = listed_.erase(each);
-    if (arrival->failed_) return arrival;
+    if (pending_load->failed_) return pending_load;
   }
   return nullptr;
 }
 
 // Its place in the list is still there.
-void Arrivals::put_back(ArrivalPtr failed) noexcept { listed_.insert(listed_.begin(), std::move(failed)); }
+void PendingLoads::put_back(PendingLoadPtr failed) noexcept { listed_.insert(listed_.begin(), std::move(failed)); }
 
-std::vector<CompletionPtr> Arrivals::under_way() const {
+std::vector<CompletionPtr> PendingLoads::under_way() const {
   std::vector<CompletionPtr> completions;
-  for (const ArrivalPtr& arrival : listed_) {
-    for (const Arrival::Read& each : arrival->reads_) {
+  for (const PendingLoadPtr& pending_load : listed_) {
+    for (const PendingLoad::Read& each : pending_load->reads_) {
       if (each.completion != nullptr) completions.push_back(each.completion);
     }
   }
@@ -56,7 +56,7 @@ std::vector<CompletionPtr> Arrivals::under_way() const {
 }
 
 // How they ended is seen by take_failed().
-void Arrivals::wait_for(std::span<const CompletionPtr> completions) noexcept {
+void PendingLoads::wait_for(std::span<const CompletionPtr> completions) noexcept {
   for (const CompletionPtr& each : completions) {
     try {
       each->wait();

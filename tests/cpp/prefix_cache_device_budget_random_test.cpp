@@ -1,13 +1,13 @@
-// Random work on a tree over real caches. What Room says could go must be what a count of every cell and slot says, and
-// what it makes room for must fit afterwards, or be refused with nothing changed.
+// Random work on a tree over real caches. What DeviceBudget says could go must be what a count of every cell and slot
+// says, and what it makes room for must fit afterwards, or be refused with nothing changed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 #include <ostream>
 
+#include "device_budget_twin.h"
 #include "device_tree_driver.h"
-#include "room_twin.h"
 
 namespace kvtrie {
 namespace {
@@ -49,7 +49,7 @@ class RoomDriver final : public DeviceTreeDriver {
   std::uint64_t evicted() const { return evicted_; }
 
  private:
-  RoomTwin twin() const { return RoomTwin(world_, sequences_); }
+  DeviceBudgetTwin twin() const { return DeviceBudgetTwin(world_, sequences_); }
 
   bool find_room(const Needs& needs, Node* below) override {
     const Leases::Hold hold = world_.leases.hold(below);
@@ -57,13 +57,13 @@ class RoomDriver final : public DeviceTreeDriver {
     world_.leases.let_go(hold);
     return made;
   }
-  bool check_make_room(const Needs& needs, const RoomTwin& before) {
+  bool check_make_room(const Needs& needs, const DeviceBudgetTwin& before) {
     const bool fits = before.fit(needs), free = is_free(needs);
     const auto live = before.live_tokens();
     const std::string picture = world_.picture();
     bool made = true;
     try {
-      world_.room.make_room(needs);
+      world_.device_budget.make_room(needs);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCacheFull) << error.what();
       made = false;
@@ -86,7 +86,7 @@ class RoomDriver final : public DeviceTreeDriver {
     return true;
   }
   // Whatever went: pinned points and what sequences see are there.
-  void expect_kept(const RoomTwin& before) {
+  void expect_kept(const DeviceBudgetTwin& before) {
     for (const Node* node : before.kept_points()) EXPECT_TRUE(has_device_point(node)) << "a point went that is kept";
     for (const auto& [cache, id] : sequences_) {
       if (cache >= world_.caches.attention.size()) continue;
@@ -99,13 +99,13 @@ class RoomDriver final : public DeviceTreeDriver {
 
   void ask() {
     Node* also = chance(2) ? pick() : nullptr;
-    RoomTwin counted = twin();
+    DeviceBudgetTwin counted = twin();
     if (also != nullptr) counted.live(also);
-    ASSERT_EQ(world_.room.freeable_tokens(also), counted.tokens());
+    ASSERT_EQ(world_.device_budget.freeable_tokens(also), counted.tokens());
     if (also != nullptr) check_fitting_length(also, counted);
-    const RoomTwin plain = twin();
-    ASSERT_EQ(world_.room.freeable_bytes(), plain.device_bytes());
-    ASSERT_EQ(world_.room.freeable_outside_bytes(), plain.outside_bytes());
+    const DeviceBudgetTwin plain = twin();
+    ASSERT_EQ(world_.device_budget.freeable_bytes(), plain.device_bytes());
+    ASSERT_EQ(world_.device_budget.freeable_outside_bytes(), plain.outside_bytes());
     const std::string picture = world_.picture();
     for (std::size_t i = 0; i < world_.caches.all.size(); ++i) check_border(i, plain);
     Needs needs = world_.caches.no_needs();
@@ -114,16 +114,16 @@ class RoomDriver final : public DeviceTreeDriver {
     ASSERT_EQ(world_.picture(), picture) << "a question changed something";
   }
   // The most that fits does, and one more does not.
-  void check_border(std::size_t cache, const RoomTwin& counted) {
+  void check_border(std::size_t cache, const DeviceBudgetTwin& counted) {
     Needs needs = world_.caches.no_needs();
     const bool of_points = cache >= world_.caches.attention.size() || world_.caches.attention[cache]->is_windowed();
     for (const std::uint32_t beyond : {0, 1}) {
       needs[cache] = static_cast<std::uint32_t>(counted.most(cache)) + beyond;
       ASSERT_EQ(is_refused(needs), beyond == 1) << "cache " << cache << ", " << needs[cache] << " units";
-      ASSERT_EQ(world_.room.points_fit(needs), !of_points || beyond == 0) << "cache " << cache;
+      ASSERT_EQ(world_.device_budget.points_fit(needs), !of_points || beyond == 0) << "cache " << cache;
     }
   }
-  void check_fitting_length(Node* last, const RoomTwin& counted) {
+  void check_fitting_length(Node* last, const DeviceBudgetTwin& counted) {
     if (world_.caches.full.empty()) return;
     std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
     for (const std::size_t i : world_.caches.full)
@@ -136,12 +136,12 @@ class RoomDriver final : public DeviceTreeDriver {
       for (const std::size_t i : world_.caches.full) fetch.needs[i] = static_cast<std::uint32_t>(wanted);
       const std::int32_t expected =
           wanted > room ? fetch.resident + static_cast<std::int32_t>(room) : std::numeric_limits<std::int32_t>::max();
-      ASSERT_EQ(world_.room.fitting_length({{last}, last->end()}, fetch), expected);
+      ASSERT_EQ(world_.device_budget.fitting_length({{last}, last->end()}, fetch), expected);
     }
   }
   bool is_refused(const Needs& needs) {
     try {
-      world_.room.require_room(needs);
+      world_.device_budget.require_room(needs);
       return false;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCacheFull);
@@ -152,7 +152,7 @@ class RoomDriver final : public DeviceTreeDriver {
   // --- room that is made
 
   void make_room() {
-    RoomTwin before = twin();
+    DeviceBudgetTwin before = twin();
     Node* point = chance(3) ? pick(has_device_point) : nullptr;
     const Leases::Hold hold = world_.leases.hold(point == nullptr ? world_.trie.root("n") : point);
     if (point != nullptr) keep(point, before);
@@ -164,11 +164,11 @@ class RoomDriver final : public DeviceTreeDriver {
     const std::size_t more = random_() % needs.size();
     if (chance(4)) needs[more] = static_cast<std::uint32_t>(before.most(more)) + 1 + up_to(2);
     check_make_room(needs, before);
-    world_.room.keep_nothing();
+    world_.device_budget.keep_nothing();
     world_.leases.let_go(hold);
   }
   // As a page-in does with what it builds on.
-  void keep(Node* point, RoomTwin& counted) {
+  void keep(Node* point, DeviceBudgetTwin& counted) {
     counted.live(point);
     counted.need_point(point);
     InUse in_use{point, std::vector<std::vector<SpanList>>(world_.caches.attention.size())};
@@ -178,7 +178,7 @@ class RoomDriver final : public DeviceTreeDriver {
         counted.need(i, list.spans());
       }
     }
-    world_.room.keep(std::move(in_use));
+    world_.device_budget.keep(std::move(in_use));
   }
   void slots() {
     if (world_.caches.states.empty()) return;
@@ -186,7 +186,7 @@ class RoomDriver final : public DeviceTreeDriver {
     const std::uint32_t count = up_to(world_.caches.all[cache]->limit());
     const auto most = static_cast<PointKind>(1 + random_() % 4);
     const std::size_t users = count_of_user_points();
-    const std::uint32_t got = world_.room.try_free_slots(cache, count, most);
+    const std::uint32_t got = world_.device_budget.try_free_slots(cache, count, most);
     ASSERT_EQ(got, std::min(count, world_.caches.all[cache]->free_units()));
     if (most != PointKind::kUser) {
       ASSERT_EQ(count_of_user_points(), users);

@@ -27,11 +27,11 @@
 
 namespace kvtrie {
 
-class Captures {
+class Checkpointer {
  public:
   // `every`: tokens from one spaced point to the next. All outlive this.
-  Captures(const CacheTable& caches, Trie& trie, RestorePoints& points, const LiveSessions& sessions,
-           const Planner& planner, std::int32_t every, PrefixCacheStats& totals)
+  Checkpointer(const CacheTable& caches, Trie& trie, RestorePoints& points, const LiveSessions& sessions,
+               const Planner& planner, std::int32_t every, PrefixCacheStats& totals)
       : caches_(caches),
         trie_(trie),
         points_(points),
@@ -39,8 +39,8 @@ class Captures {
         planner_(planner),
         every_(every),
         totals_(totals) {}
-  Captures(const Captures&) = delete;
-  Captures& operator=(const Captures&) = delete;
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
 
   // The restore points that a step of the cursor up to `end` makes: wanted ones and spaced ones, each length once,
   // ascending.

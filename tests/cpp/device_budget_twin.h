@@ -1,5 +1,5 @@
-// What could go from the device, counted without Room: cell by cell and slot by slot, from what nodes, restore points,
-// sequences and the call in question hold.
+// What could go from the device, counted without DeviceBudget: cell by cell and slot by slot, from what nodes, restore
+// points, sequences and the call in question hold.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace kvtrie {
 
-class RoomTwin {
+class DeviceBudgetTwin {
  public:
-  RoomTwin(const DeviceTreeWorld& world, std::span<const std::pair<std::size_t, SequenceId>> sequences)
+  DeviceBudgetTwin(const DeviceTreeWorld& world, std::span<const std::pair<std::size_t, SequenceId>> sequences)
       : world_(world), needed_(world.caches.all.size()) {
     for (const auto& [cache, id] : sequences) {
       if (cache < world.caches.attention.size()) need(cache, world.caches.attention[cache]->spans(id));

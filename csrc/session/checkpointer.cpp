@@ -1,4 +1,4 @@
-#include "session/captures.h"
+#include "session/checkpointer.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace kvtrie {
 
-std::vector<WantedPoint> Captures::wanted_between(const Cursor& cursor, std::int32_t end) const {
+std::vector<WantedPoint> Checkpointer::wanted_between(const Cursor& cursor, std::int32_t end) const {
   std::vector<WantedPoint> captures;
   if (!cursor.publish) return captures;
   const auto want = [&](std::int32_t at, PointKind kind) {
@@ -28,7 +28,7 @@ std::vector<WantedPoint> Captures::wanted_between(const Cursor& cursor, std::int
   return captures;
 }
 
-std::vector<HeldState> Captures::states_of(const Cursor& cursor) const {
+std::vector<HeldState> Checkpointer::states_of(const Cursor& cursor) const {
   std::vector<HeldState> held;
   held.reserve(caches_.states.size());
   for (std::size_t i = 0; i < caches_.states.size(); ++i)
@@ -36,12 +36,12 @@ std::vector<HeldState> Captures::states_of(const Cursor& cursor) const {
   return held;
 }
 
-HeldState Captures::cut_from(const Node* kept, std::size_t state, std::int32_t length) const {
+HeldState Checkpointer::cut_from(const Node* kept, std::size_t state, std::int32_t length) const {
   ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache", "no restore point serves at ", length);
   return caches_.states[state]->cut(caches_.states_among(state_of(kept).point().held)[state], length);
 }
 
-void Captures::make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states) {
+void Checkpointer::make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states) {
   if (!caches_.has_points() || !cursor.publish || offset <= 0 || offset > cursor.published()) return;
   if (cursor.atomic.inside(offset)) return;
   std::vector<HeldState> held(caches_.all.size());
@@ -57,11 +57,11 @@ void Captures::make_point(Cursor& cursor, std::int32_t offset, PointKind kind, s
   ++totals_.captures;
 }
 
-void Captures::make_end_point(Cursor& cursor, PointKind kind) {
+void Checkpointer::make_end_point(Cursor& cursor, PointKind kind) {
   make_point(cursor, cursor.computed, kind, states_of(cursor));
 }
 
-void Captures::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
+void Checkpointer::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
   Node* node = planner_.live_for(nodes, target);
   if (node == nullptr) return;
   const Node* kept = planner_.point_for(nodes, target);
@@ -69,7 +69,7 @@ void Captures::share_live_state(std::span<Node* const> nodes, std::int32_t targe
   make_end_point(*sessions_.standing_at(node), PointKind::kEnd);
 }
 
-void Captures::keep_as_point(Node* node, Node* below) {
+void Checkpointer::keep_as_point(Node* node, Node* below) {
   const std::vector<Node*> nodes = planner_.path_to(below, node->end()).nodes;
   share_live_state(nodes, node->end());
   const RestorePoint& point = state_of(node).point();

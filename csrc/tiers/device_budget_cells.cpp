@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 
 namespace kvtrie {
 
 // Where it fits now: nothing goes for it.
-std::optional<BlobSlice> Room::copy_of(const Node* node, std::size_t cache, const SpanList& cells) {
+std::optional<BlobSlice> DeviceBudget::copy_of(const Node* node, std::size_t cache, const SpanList& cells) {
   const std::uint64_t bytes = of_.caches.attention[cache]->shape().bytes_per_cell() * cells.length();
   if (!of_.copies.fits(node, bytes)) return std::nullopt;
   return of_.copies.store_cells(node, cache, cells);
@@ -33,7 +33,7 @@ CellSpans by_position(const CellSpans& spans) {
 
 // Lets go of cells in front of what only this node holds, until `count` are free. Where memory is short what went until
 // then has gone, each range with its copy.
-std::uint32_t Room::let_go_of(std::size_t cache, Node* node, std::uint32_t count) {
+std::uint32_t DeviceBudget::let_go_of(std::size_t cache, Node* node, std::uint32_t count) {
   Held& held = state_of(node).held[cache];
   std::uint32_t freed = 0;
   CellSpans going;
@@ -57,7 +57,7 @@ std::uint32_t Room::let_go_of(std::size_t cache, Node* node, std::uint32_t count
   return freed;
 }
 
-void Room::let_go_of(std::size_t cache, Node* node, const CellSpan& span) {
+void DeviceBudget::let_go_of(std::size_t cache, Node* node, const CellSpan& span) {
   Held& held = state_of(node).held[cache];
   const std::int32_t from = span.position, to = span.end_position();
   if (saves_cells_ && !held.without_slice(from, to).empty()) {
@@ -68,13 +68,13 @@ void Room::let_go_of(std::size_t cache, Node* node, const CellSpan& span) {
 
 // Whether a session, or a call that is under way, may hold cells of the node: of those on their paths; and anywhere
 // while sessions hold cells of paths they do not stand on.
-bool Room::may_be_held(const Node* node) const {
+bool DeviceBudget::may_be_held(const Node* node) const {
   return of_.sessions.tails_are_shared() || is_live(node) || of_.sessions.any_failed();
 }
 
 // Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Those of which none
 // can, because restore points need them, are parked; those that have none are members no longer.
-std::vector<Node*> Room::with_unneeded_cells(std::size_t cache, std::uint32_t count, Group group) {
+std::vector<Node*> DeviceBudget::with_unneeded_cells(std::size_t cache, std::uint32_t count, Group group) {
   const std::size_t place = of_.orders.place_of(cache);
   const CellPool& pool = of_.caches.attention[cache]->pool();
   std::vector<Node*> found, idle;
@@ -96,7 +96,7 @@ std::vector<Node*> Room::with_unneeded_cells(std::size_t cache, std::uint32_t co
   return found;
 }
 
-std::uint32_t Room::let_go_in(Group group, std::size_t cache, std::uint32_t count) {
+std::uint32_t DeviceBudget::let_go_in(Group group, std::size_t cache, std::uint32_t count) {
   std::uint32_t freed = 0;
   for (Node* node : with_unneeded_cells(cache, count, group)) {
     if (freed >= count) break;
@@ -107,7 +107,7 @@ std::uint32_t Room::let_go_in(Group group, std::size_t cache, std::uint32_t coun
 }
 
 // Of the group whose first node is the first of all; the next ones when it has none that could go.
-bool Room::let_go_among(std::size_t cache, const Round& round) {
+bool DeviceBudget::let_go_among(std::size_t cache, const Round& round) {
   const int order = of_.orders.cells(of_.orders.place_of(cache));
   std::vector<std::pair<Node*, Group>> open;
   visit_groups([&](Group group) {

@@ -1,4 +1,4 @@
-#include "session/negotiation.h"
+#include "session/reuse_search.h"
 
 #include <algorithm>
 
@@ -6,10 +6,10 @@
 
 namespace kvtrie {
 
-Negotiation::Negotiation(const Planner& planner, Room& room, const Prompt& prompt, std::int32_t limit)
-    : planner_(planner), room_(room), prompt_(prompt), limit_(limit) {}
+ReuseSearch::ReuseSearch(const Planner& planner, DeviceBudget& device_budget, const Prompt& prompt, std::int32_t limit)
+    : planner_(planner), device_budget_(device_budget), prompt_(prompt), limit_(limit) {}
 
-bool Negotiation::look() {
+bool ReuseSearch::look() {
   while (true) {
     path_ = planner_.find_path(prompt_.from, prompt_.rest);
     matched_ = std::max(matched_, path_.matched);
@@ -20,7 +20,7 @@ bool Negotiation::look() {
   }
 }
 
-bool Negotiation::lower_to_what_pays() {
+bool ReuseSearch::lower_to_what_pays() {
   const std::int32_t worth = prompt_.always_load ? reach_.target : planner_.worth_loading(fetch_, reach_.target);
   if (worth >= reach_.target) return false;
   limit_ = worth;
@@ -29,12 +29,12 @@ bool Negotiation::lower_to_what_pays() {
 }
 
 // Of full attention some may fit; windows and states are all or nothing.
-bool Negotiation::lower_to_what_fits() {
-  const InUseScope scope(room_, planner_.use_of(path_, prompt_.computed, reach_.target));
-  const std::int32_t fitting = room_.fitting_length(path_, fetch_);
+bool ReuseSearch::lower_to_what_fits() {
+  const InUseScope scope(device_budget_, planner_.use_of(path_, prompt_.computed, reach_.target));
+  const std::int32_t fitting = device_budget_.fitting_length(path_, fetch_);
   if (fitting < reach_.target) {
     limit_ = fitting;
-  } else if (!room_.points_fit(fetch_.needs, path_.nodes.back()->group())) {
+  } else if (!device_budget_.points_fit(fetch_.needs, path_.nodes.back()->group())) {
     device_only_ = true;
   } else {
     return false;
@@ -43,12 +43,12 @@ bool Negotiation::lower_to_what_fits() {
   return true;
 }
 
-void Negotiation::stay_on_device(ReasonCode why) {
+void ReuseSearch::stay_on_device(ReasonCode why) {
   device_only_ = true;
   lowered_ = why;
 }
 
-ReusePlan Negotiation::report() const {
+ReusePlan ReuseSearch::report() const {
   ReusePlan report;
   report.matched = matched_;
   report.reusable = reach_.target;

@@ -17,9 +17,9 @@
 // its most, then what is missing, from any that is above its floor. Namespaces without a quota are one group that has
 // neither.
 //
-//     room.cpp         what is idle, how much that comes to, refusals
-//     room_make.cpp    the rounds
-//     room_cells.cpp   cells of windowed caches, which go one by one
+//     device_budget.cpp         what is idle, how much that comes to, refusals
+//     device_budget_rounds.cpp    the rounds
+//     device_budget_cells.cpp   cells of windowed caches, which go one by one
 //
 // Live paths are marked by walking up from what is live, for there are few of these and the tree may be large.
 //
@@ -53,8 +53,8 @@
 
 namespace kvtrie {
 
-// What Room looks at and lets go of. All outlive it.
-struct RoomTree {
+// What DeviceBudget looks at and lets go of. All outlive it.
+struct DeviceBudgetTree {
   const CacheTable& caches;
   const TreeOrders& orders;
   Trie& trie;
@@ -68,14 +68,14 @@ struct RoomTree {
   const Quotas& quotas;
 };
 
-class Room {
+class DeviceBudget {
  public:
   // Leaves go in steps of at least `growth` tokens. `saves_cells`: what windows let go of gets a copy first, where it
   // fits (there is a host tier).
-  Room(const RoomTree& of, std::uint32_t growth, bool saves_cells)
+  DeviceBudget(const DeviceBudgetTree& of, std::uint32_t growth, bool saves_cells)
       : of_(of), growth_(growth), saves_cells_(saves_cells) {}
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
+  DeviceBudget(const DeviceBudget&) = delete;
+  DeviceBudget& operator=(const DeviceBudget&) = delete;
 
   // --- asked
   // `also` (may be null): a node whose path counts as live, too.
@@ -160,7 +160,7 @@ class Room {
   std::uint32_t let_go_in(Group group, std::size_t cache, std::uint32_t count);
   bool let_go_among(std::size_t cache, const Round& round);
 
-  const RoomTree of_;
+  const DeviceBudgetTree of_;
   const std::uint32_t growth_;
   const bool saves_cells_;
   std::uint64_t walks_ = 0;         // numbers the walks that mark nodes

@@ -1,29 +1,29 @@
-// Room that is made: who has to let go of how much, in two rounds (room.h).
+// Room that is made: who has to let go of how much, in two rounds (device_budget.h).
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 
 namespace kvtrie {
 
-Room::Round Room::own_round(const Allotment& allotment, Group who, std::size_t number) const {
+DeviceBudget::Round DeviceBudget::own_round(const Allotment& allotment, Group who, std::size_t number) const {
   return {[&allotment, who, number] { return allotment.over(who, number); },
           [who](Group group) { return group == who ? Allotment::kAll : 0; }};
 }
 
-std::uint32_t Room::missing_units(const Allotment& allotment, std::size_t number) const {
+std::uint32_t DeviceBudget::missing_units(const Allotment& allotment, std::size_t number) const {
   const std::uint64_t free = of_.caches.all[number]->free_units(), wanted = allotment.wanted(number);
   return static_cast<std::uint32_t>(wanted - std::min(wanted, free));
 }
 
-Room::Round Room::common_round(const Allotment& allotment, std::size_t number) const {
+DeviceBudget::Round DeviceBudget::common_round(const Allotment& allotment, std::size_t number) const {
   return {[this, &allotment, number] { return missing_units(allotment, number); },
           [&allotment, number](Group group) { return allotment.excess(group, number); }};
 }
 
 // A slot is freed by a point that alone has it; points that share slots free none one by one.
-void Room::take_slots(std::size_t number, const Round& round) {
+void DeviceBudget::take_slots(std::size_t number, const Round& round) {
   const Trie::Groups open = round.open();
   const std::size_t resource = of_.orders.place_of(number);
   while (round.missing() > 0) {
@@ -38,7 +38,7 @@ void Room::take_slots(std::size_t number, const Round& round) {
   }
 }
 
-void Room::take_cells(std::size_t cache, const Round& round) {
+void DeviceBudget::take_cells(std::size_t cache, const Round& round) {
   const Trie::Groups open = round.open();
   while (round.missing() > 0) {
     if (let_go_among(cache, round)) continue;
@@ -49,7 +49,7 @@ void Room::take_cells(std::size_t cache, const Round& round) {
   }
 }
 
-void Room::take_leaves(const Round& round) {
+void DeviceBudget::take_leaves(const Round& round) {
   const Trie::Groups open = round.open();
   for (std::uint32_t missing = 0; (missing = round.missing()) > 0;) {
     Node* victim = of_.eviction.next_victim(&open);
@@ -59,13 +59,13 @@ void Room::take_leaves(const Round& round) {
   }
 }
 
-void Room::take_units(std::size_t number, const Round& round) {
+void DeviceBudget::take_units(std::size_t number, const Round& round) {
   number < of_.caches.attention.size() ? take_cells(number, round) : take_slots(number, round);
 }
 
 // Leaves take cells of all full caches along. One that claims may go for any cache in which that helps; others only as
 // far as they are above their floors in all.
-void Room::make_tokens(const Allotment& allotment) {
+void DeviceBudget::make_tokens(const Allotment& allotment) {
   for (const Claim& claim : allotment.claims()) {
     if (over_in_full(allotment, claim.who) == 0) continue;
     take_leaves({[&] { return over_in_full(allotment, claim.who); },
@@ -84,31 +84,31 @@ void Room::make_tokens(const Allotment& allotment) {
                }});
 }
 
-std::uint32_t Room::over_in_full(const Allotment& allotment, Group who) const {
+std::uint32_t DeviceBudget::over_in_full(const Allotment& allotment, Group who) const {
   std::uint32_t over = 0;
   for (const std::size_t i : of_.caches.full) over = std::max(over, allotment.over(who, i));
   return over;
 }
 
-std::uint32_t Room::missing_in_full(const Allotment& allotment) const {
+std::uint32_t DeviceBudget::missing_in_full(const Allotment& allotment) const {
   std::uint32_t missing = 0;
   for (const std::size_t i : of_.caches.full) missing = std::max(missing, missing_units(allotment, i));
   return missing;
 }
 
-void Room::make_units(const Allotment& allotment, std::size_t number) {
+void DeviceBudget::make_units(const Allotment& allotment, std::size_t number) {
   for (const Claim& claim : allotment.claims()) {
     if (allotment.over(claim.who, number) > 0) take_units(number, own_round(allotment, claim.who, number));
   }
   if (missing_units(allotment, number) > 0) take_units(number, common_round(allotment, number));
 }
 
-void Room::make_room(const Needs& needs, Group who) {
+void DeviceBudget::make_room(const Needs& needs, Group who) {
   const Claim claim{who, needs};
   make_room({&claim, 1});
 }
 
-void Room::make_room(std::span<const Claim> claims) {
+void DeviceBudget::make_room(std::span<const Claim> claims) {
   const Allotment allotment(of_.quotas, claims);
   require_room(claims);
   for (std::size_t i = of_.caches.attention.size(); i < of_.caches.all.size(); ++i) make_units(allotment, i);
@@ -119,17 +119,17 @@ void Room::make_room(std::span<const Claim> claims) {
 // ---- wanted -------------------------------------------------------------------------------------------------------
 
 // What a session stands on frees nothing yet.
-bool Room::frees_some(const Node* node, std::size_t number) const {
+bool DeviceBudget::frees_some(const Node* node, std::size_t number) const {
   return node != in_use_.point && of_.caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
 }
 
-std::uint32_t Room::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
+std::uint32_t DeviceBudget::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
   std::vector<Claim> claims{{0, of_.caches.no_needs()}};
   claims.front().needs[number] = count;
   return try_free_slots(number, std::move(claims), most).front();
 }
 
-std::vector<std::uint32_t> Room::try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most) {
+std::vector<std::uint32_t> DeviceBudget::try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most) {
   const std::size_t resource = of_.orders.place_of(number);
   const auto frees = [&](const Node* node) { return frees_some(node, number); };
   const Allotment allotment(of_.quotas, claims);

@@ -1,8 +1,8 @@
 // Page-ins that the device may still be reading.
 //
 // Concept. A page-in hands host memory to the device and goes on: its nodes are on the device from then on, and what
-// uses their cells is enqueued behind it. What one page-in had the device read is an *arrival*. It keeps that memory
-// until it has been read, and its nodes refer to it until it is known how that ended:
+// uses their cells is enqueued behind it. What one page-in had the device read is a *pending load*. It keeps that
+// memory until it has been read, and its nodes refer to it until it is known how that ended:
 //
 //     add --> under way --+-- every read ended well --> settled: its nodes forget it when they next change
 //                         '-- one or more failed -----> failed: the cells do not have what the tree says
@@ -12,15 +12,15 @@
 // leave the others; and when they leave the device before a read has ended, for what is copied then is not what they
 // should have.
 //
-// An arrival is listed before anything is enqueued for it: where an error interrupts a page-in, the memory of what the
-// device was given by then is kept, too.
+// A pending load is listed before anything is enqueued for it: where an error interrupts a page-in, the memory of what
+// the device was given by then is kept, too.
 //
 // Invariants: memory is kept while a read of it may be under way, and no longer than until take_failed() has met the
-// arrival done. One that is not listed any more is settled or failed.
+// pending load done. One that is not listed any more is settled or failed.
 //
-// Errors: take_failed() reports each failed read in the log and throws nothing for it. Cost: O(reads) for each arrival
-// that is listed. Threads: guarded by the prefix cache's mutex, but for `wait_for`, which waits for the device: call it
-// under no lock.
+// Errors: take_failed() reports each failed read in the log and throws nothing for it. Cost: O(reads) for each pending
+// load that is listed. Threads: guarded by the prefix cache's mutex, but for `wait_for`, which waits for the device:
+// call it under no lock.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@
 
 namespace kvtrie {
 
-class Arrival {
+class PendingLoad {
  public:
   // `enqueue` has the device read from `memory` and gives the completion; or it throws, and nothing was enqueued.
   template <class Enqueue>
@@ -47,7 +47,7 @@ class Arrival {
   bool settled() const noexcept { return reads_.empty() && !failed_; }
 
  private:
-  friend class Arrivals;
+  friend class PendingLoads;
   struct Read {
     HostMemoryPtr memory;
     CompletionPtr completion;  // null: nothing was enqueued
@@ -57,24 +57,24 @@ class Arrival {
   std::vector<Read> reads_;
   bool failed_ = false;
 };
-using ArrivalPtr = std::shared_ptr<Arrival>;
+using PendingLoadPtr = std::shared_ptr<PendingLoad>;
 
-class Arrivals {
+class PendingLoads {
  public:
-  ArrivalPtr add();  // of a page-in that begins now
+  PendingLoadPtr add();  // of a page-in that begins now
   bool empty() const noexcept { return listed_.empty(); }
 
   // Those that are done are listed no longer, up to the first one that failed, in the order in which they were added:
   // that one. Null: none of them failed, and those that are left are under way.
-  ArrivalPtr take_failed();
-  void put_back(ArrivalPtr failed) noexcept;  // it is met again. REQUIRES: it was taken, and none was added since
+  PendingLoadPtr take_failed();
+  void put_back(PendingLoadPtr failed) noexcept;  // it is met again. REQUIRES: it was taken, and none was added since
 
   // What is under way, for `wait_for`.
   std::vector<CompletionPtr> under_way() const;
   static void wait_for(std::span<const CompletionPtr> completions) noexcept;  // until they are done, well or not
 
  private:
-  std::vector<ArrivalPtr> listed_;
+  std::vector<PendingLoadPtr> listed_;
 };
 
 }  // namespace kvtrie

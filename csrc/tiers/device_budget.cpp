@@ -1,4 +1,4 @@
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 
 #include <algorithm>
 #include <limits>
@@ -51,7 +51,7 @@ const char* unit_name(const CacheTable& caches, std::size_t number) {
 // ---- what is idle -------------------------------------------------------------------------------------------------
 
 // By walking up from what is live: the number of live paths is small, the tree may be large.
-void Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
+void DeviceBudget::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
   ++walks_;
   live_outside_ = 0;
   const auto mark_path = [&](Node* node) {
@@ -71,7 +71,7 @@ void Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
 
 // Tokens of full attention that no live session, pin or call needs, of each group. Only while sequences share cells
 // that they have yet to publish can giving a node up free less than its length; then every node is asked.
-std::vector<std::uint64_t> Room::idle_tokens(Node* also) {
+std::vector<std::uint64_t> DeviceBudget::idle_tokens(Node* also) {
   std::vector<std::uint64_t> idle(of_.quotas.groups());
   for (std::size_t group = 0; group < idle.size(); ++group)
     idle[group] = of_.places.device_tokens(static_cast<Group>(group));
@@ -88,12 +88,12 @@ std::vector<std::uint64_t> Room::idle_tokens(Node* also) {
   return idle;
 }
 
-std::uint64_t Room::freeable_tokens(Node* also) {
+std::uint64_t DeviceBudget::freeable_tokens(Node* also) {
   const std::vector<std::uint64_t> idle = idle_tokens(also);
   return std::accumulate(idle.begin(), idle.end(), std::uint64_t{0});
 }
 
-std::uint32_t Room::freeable_cells(std::size_t cache) const {
+std::uint32_t DeviceBudget::freeable_cells(std::size_t cache) const {
   std::vector<const SpanList*> pinned;
   if (!in_use_.windows.empty()) {
     for (const SpanList& list : in_use_.windows[cache]) pinned.push_back(&list);
@@ -111,7 +111,7 @@ std::uint32_t Room::freeable_cells(std::size_t cache) const {
 
 // Counts no further than `enough`, in the order in which points would go. A slot that several of them hold is free when
 // the last one has gone.
-std::uint32_t Room::freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups& may) {
+std::uint32_t DeviceBudget::freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups& may) {
   std::uint32_t found = 0;
   std::map<Slot, std::uint32_t> let_go;
   const auto count = [&](const Node* node) {
@@ -126,7 +126,7 @@ std::uint32_t Room::freeable_slots(std::size_t number, std::uint32_t enough, con
 }
 
 // Of a windowed cache. What the namespaces without a quota have is the rest.
-std::uint32_t Room::idle_cells(std::size_t cache, Group group) const {
+std::uint32_t DeviceBudget::idle_cells(std::size_t cache, Group group) const {
   if (group == 0) {
     std::uint32_t idle = freeable_cells(cache);
     visit_groups([&](Group each) {
@@ -150,7 +150,7 @@ std::uint32_t Room::idle_cells(std::size_t cache, Group group) const {
 }
 
 // Of one pool.
-std::uint32_t Room::idle_units(std::size_t number, Group group, std::uint32_t enough) {
+std::uint32_t DeviceBudget::idle_units(std::size_t number, Group group, std::uint32_t enough) {
   if (number < of_.caches.attention.size()) return idle_cells(number, group);
   const Trie::Groups only = [group](Group each) { return each == group; };
   return freeable_slots(number, enough, only);
@@ -158,14 +158,14 @@ std::uint32_t Room::idle_units(std::size_t number, Group group, std::uint32_t en
 
 // ---- how much that comes to ---------------------------------------------------------------------------------------
 
-std::uint64_t Room::freeable_bytes() {
+std::uint64_t DeviceBudget::freeable_bytes() {
   if (!of_.caches.has_points()) return freeable_tokens() * of_.caches.bytes_per_token();
   NodeWalk all;
   return freeable_bytes_of_some(all, std::numeric_limits<std::size_t>::max(), /*outside=*/false);
 }
 
 // Full attention of a node outside the device lies there whole.
-std::uint64_t Room::freeable_outside_bytes() {
+std::uint64_t DeviceBudget::freeable_outside_bytes() {
   if (!of_.caches.has_points()) {
     mark_live(nullptr);
     return (of_.trie.token_count() - of_.places.device_tokens() - live_outside_) * of_.caches.bytes_per_token();
@@ -174,7 +174,7 @@ std::uint64_t Room::freeable_outside_bytes() {
   return freeable_bytes_of_some(all, std::numeric_limits<std::size_t>::max(), /*outside=*/true);
 }
 
-std::uint64_t Room::freeable_bytes_of_some(NodeWalk& walk, std::size_t count, bool outside) {
+std::uint64_t DeviceBudget::freeable_bytes_of_some(NodeWalk& walk, std::size_t count, bool outside) {
   mark_live(nullptr);
   std::uint64_t bytes = 0;
   of_.trie.visit_some(walk, count, [&](const Node& node) {
@@ -185,7 +185,7 @@ std::uint64_t Room::freeable_bytes_of_some(NodeWalk& walk, std::size_t count, bo
   return bytes;
 }
 
-std::int32_t Room::fitting_length(const Path& path, const Fetch& fetch) {
+std::int32_t DeviceBudget::fitting_length(const Path& path, const Fetch& fetch) {
   constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
   if (fetch.nodes.empty() || of_.caches.full.empty()) return kAll;
   Node* const last = path.nodes.back();
@@ -194,7 +194,7 @@ std::int32_t Room::fitting_length(const Path& path, const Fetch& fetch) {
 }
 
 // What may go of namespaces that claim nothing: a leaf takes its cells of all full caches along.
-std::uint64_t Room::tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const {
+std::uint64_t DeviceBudget::tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const {
   std::uint64_t tokens = 0;
   visit_groups([&](Group group) {
     if (allotment.claims_any(group)) return;
@@ -219,7 +219,7 @@ std::uint64_t left_by_quota(const Quotas& quotas, Group who, std::size_t number,
 
 // Units that one namespace could claim when all that may go for it went: at least what its floor lacks is free, and
 // beyond that all that is free or may go but for what others' floors lack.
-std::uint64_t Room::tokens_for(Group who, Node* also) {
+std::uint64_t DeviceBudget::tokens_for(Group who, Node* also) {
   const Needs none = of_.caches.no_needs();
   const Claim claim{who, none};
   const Allotment allotment(of_.quotas, {&claim, 1});
@@ -236,7 +236,7 @@ std::uint64_t Room::tokens_for(Group who, Node* also) {
 }
 
 // The same of another cache; counts no further than needed for `enough`.
-std::uint64_t Room::units_for(Group who, std::size_t number, std::uint32_t enough) {
+std::uint64_t DeviceBudget::units_for(Group who, std::size_t number, std::uint32_t enough) {
   const Claim claim{who, of_.caches.no_needs()};
   const Allotment allotment(of_.quotas, {&claim, 1});
   const std::uint64_t free = of_.caches.all[number]->free_units();
@@ -257,7 +257,7 @@ std::uint64_t Room::units_for(Group who, std::size_t number, std::uint32_t enoug
 
 // ---- asked --------------------------------------------------------------------------------------------------------
 
-void Room::require_tokens(const Allotment& allotment) {
+void DeviceBudget::require_tokens(const Allotment& allotment) {
   const auto fits = [&](std::size_t i) {
     const bool under = std::all_of(allotment.claims().begin(), allotment.claims().end(),
                                    [&](const Claim& each) { return allotment.over(each.who, i) == 0; });
@@ -285,7 +285,7 @@ void Room::require_tokens(const Allotment& allotment) {
   }
 }
 
-void Room::require_units(const Allotment& allotment, std::size_t number) {
+void DeviceBudget::require_units(const Allotment& allotment, std::size_t number) {
   const std::uint32_t limit = of_.caches.all[number]->limit();
   for (const Claim& claim : allotment.claims()) {
     const std::uint32_t over = allotment.over(claim.who, number);
@@ -305,7 +305,7 @@ void Room::require_units(const Allotment& allotment, std::size_t number) {
 }
 
 // Counts no further than `enough`.
-std::uint64_t Room::takeable_units(const Allotment& allotment, std::size_t number, std::uint32_t enough) {
+std::uint64_t DeviceBudget::takeable_units(const Allotment& allotment, std::size_t number, std::uint32_t enough) {
   std::uint64_t takeable = 0;
   visit_groups([&](Group group) {
     const std::uint32_t most = std::min(allotment.excess(group, number), enough);
@@ -314,18 +314,18 @@ std::uint64_t Room::takeable_units(const Allotment& allotment, std::size_t numbe
   return takeable;
 }
 
-void Room::require_room(const Needs& needs, Group who) {
+void DeviceBudget::require_room(const Needs& needs, Group who) {
   const Claim claim{who, needs};
   require_room({&claim, 1});
 }
 
-void Room::require_room(std::span<const Claim> claims) {
+void DeviceBudget::require_room(std::span<const Claim> claims) {
   const Allotment allotment(of_.quotas, claims);
   require_tokens(allotment);
   for (const std::size_t i : of_.caches.of_points) require_units(allotment, i);
 }
 
-bool Room::points_fit(const Needs& needs, Group who) {
+bool DeviceBudget::points_fit(const Needs& needs, Group who) {
   return std::all_of(of_.caches.of_points.begin(), of_.caches.of_points.end(),
                      [&](std::size_t number) { return units_for(who, number, needs[number]) >= needs[number]; });
 }

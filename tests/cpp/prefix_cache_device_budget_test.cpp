@@ -1,5 +1,5 @@
 // In which order things go for a claim, what never goes, and that a refused claim changes nothing.
-#include "tiers/room.h"
+#include "tiers/device_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class RoomTest : public ::testing::Test, public DeviceTreeWorld {
     CacheFullCounts counts;
     for (const bool asked : {true, false}) {
       try {
-        asked ? room.require_room(wanted) : room.make_room(wanted);
+        asked ? device_budget.require_room(wanted) : device_budget.make_room(wanted);
         ADD_FAILURE() << "not refused";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kCacheFull);
@@ -67,7 +67,7 @@ class RoomTest : public ::testing::Test, public DeviceTreeWorld {
 TEST_F(RoomTest, WhatIsFreeIsTakenAndNothingGoes) {
   add(8);
   const std::string before = picture();
-  room.make_room(needs(24, 24, 2));
+  device_budget.make_room(needs(24, 24, 2));
   EXPECT_EQ(picture(), before);
 }
 
@@ -78,17 +78,17 @@ TEST_F(RoomTest, FirstGoWindowCellsThatNoPointNeedsOldestFirst) {
   trie.touch(old);
   trie.touch(young);
   trie.touch(old);  // so `young` is older now
-  room.make_room(needs(0, 32 - 16 + 4));
+  device_budget.make_room(needs(0, 32 - 16 + 4));
   EXPECT_EQ(cells_of(young, kRoomWindow), 3u) << "those that its point needs";
   EXPECT_EQ(cells_of(old, kRoomWindow), 8u);
-  room.make_room(needs(0, 32 - 3));
+  device_budget.make_room(needs(0, 32 - 3));
   EXPECT_EQ(cells_of(old, kRoomWindow), 0u);
   EXPECT_TRUE(has_point_there(young) && is_there(old));
 }
 
 TEST_F(RoomTest, CellsOfAWindowGoFromTheFrontAndGetACopy) {
   Node* node = add(8);
-  room.make_room(needs(0, 32 - 8 + 3));  // in steps of one token: four go
+  device_budget.make_room(needs(0, 32 - 8 + 3));  // in steps of one token: four go
   EXPECT_EQ(cells_of(node, kRoomWindow), 4u);
   EXPECT_EQ(state_of(node).held[kRoomWindow].cells.front().begin_position(), 4);
   ASSERT_EQ(state_of(node).held[kRoomWindow].slices.size(), 1u);
@@ -103,7 +103,7 @@ TEST_F(RoomTest, CellsOfAWindowGoWholeOrNotWhereMemoryIsShort) {
   while (cells_of(node, kRoomWindow) > 0) {
     const Needs wanted = needs(0, free_of(kRoomWindow) + 1);
     std::uint64_t n = 1;
-    while (testing::runs_out_of_memory(n, [&] { room.make_room(wanted); })) {
+    while (testing::runs_out_of_memory(n, [&] { device_budget.make_room(wanted); })) {
       ++n;
       expect_sound();
     }
@@ -118,10 +118,10 @@ TEST_F(RoomTest, ThenGoPointsByKindAndTheStatesOfTheRestStay) {
   put_point(user, PointKind::kSpaced);
   put_point(end, PointKind::kEnd);
   points.mark_user(user);
-  room.make_room(needs(0, 0, 1));
+  device_budget.make_room(needs(0, 0, 1));
   EXPECT_TRUE(has_point_there(user) && !has_point_there(end));
   EXPECT_TRUE(state_of(end).point().copied()) << "to the host, where it fits";
-  room.make_room(needs(0, 0, 2));
+  device_budget.make_room(needs(0, 0, 2));
   EXPECT_FALSE(has_point_there(user));
   EXPECT_TRUE(is_there(user) && is_there(end));
   EXPECT_EQ(cells_of(user, kRoomWindow) + cells_of(end, kRoomWindow), 16u);
@@ -130,9 +130,9 @@ TEST_F(RoomTest, ThenGoPointsByKindAndTheStatesOfTheRestStay) {
 TEST_F(RoomTest, PointsGoForTheirWindowsOnlyWhenOtherCellsDoNotDo) {
   Node* node = add(8);
   put_point(node);
-  room.make_room(needs(0, 32 - 3));
+  device_budget.make_room(needs(0, 32 - 3));
   EXPECT_TRUE(has_point_there(node));
-  room.make_room(needs(0, 32 - 2));
+  device_budget.make_room(needs(0, 32 - 2));
   EXPECT_FALSE(has_point_there(node));
   EXPECT_GE(free_of(kRoomWindow), 30u);
 }
@@ -144,13 +144,13 @@ TEST_F(RoomTest, ThenGoLeavesByThePolicyTailFirst) {
   trie.touch(top);
   trie.touch(leaf);
   trie.touch(young);
-  room.make_room(needs(32 - 24 + 3));
+  device_budget.make_room(needs(32 - 24 + 3));
   EXPECT_TRUE(is_there(top) && is_there(young));
   ASSERT_EQ(nodes().size(), 4u) << "cut: what is left of the leaf, and its tail outside";
   EXPECT_EQ(leaf->start(), 13);
   EXPECT_FALSE(is_there(leaf));
   EXPECT_TRUE(is_there(leaf->parent()));
-  room.make_room(needs(32 - 8));
+  device_budget.make_room(needs(32 - 8));
   EXPECT_TRUE(!is_there(top) && is_there(young));
   EXPECT_EQ(places.device_tokens(), 8u);
 }
@@ -160,7 +160,7 @@ TEST_F(RoomTest, PointsGoBeforeLeavesThatWouldTakeTheirPointsAlong) {
   Node* young = add(8);
   put_point(leaf, PointKind::kEnd);
   put_point(young, PointKind::kSpaced);
-  room.make_room(needs(24, 0, 1));
+  device_budget.make_room(needs(24, 0, 1));
   EXPECT_FALSE(has_point_there(young)) << "spaced points go first, and the leaf's own would have done";
   EXPECT_TRUE(!is_there(leaf) && is_there(young));
 }
@@ -177,12 +177,12 @@ class SteppedRoomTest : public RoomTest {
 
 TEST_F(SteppedRoomTest, LeavesAndCellsGoInStepsOfSomeTokens) {
   Node* node = add(16);
-  room.make_room(needs(17));
+  device_budget.make_room(needs(17));
   EXPECT_EQ(free_of(kRoomFull), 16u + 5);
   EXPECT_EQ(node->start(), 11);
-  room.make_room(needs(21 + 8));
+  device_budget.make_room(needs(21 + 8));
   EXPECT_EQ(free_of(kRoomFull), 21u + 8) << "as much as is missing where that is more";
-  room.make_room(needs(0, free_of(kRoomWindow) + 1));
+  device_budget.make_room(needs(0, free_of(kRoomWindow) + 1));
   EXPECT_EQ(free_of(kRoomWindow), 32u) << "and no more than there is";
 }
 
@@ -193,13 +193,13 @@ TEST_F(RoomTest, LastGoWhatUsersMarkedTheOldestMarkFirst) {
   points.mark_user(second);
   points.mark_user(first);
   trie.touch(second);
-  room.make_room(needs(16));
+  device_budget.make_room(needs(16));
   EXPECT_FALSE(is_there(plain));
   EXPECT_EQ(points.users(), (std::vector<Node*>{second, first}));
-  room.make_room(needs(24));
+  device_budget.make_room(needs(24));
   EXPECT_FALSE(is_there(second));
   EXPECT_EQ(points.users(), std::vector<Node*>{first});
-  room.make_room(needs(32));
+  device_budget.make_room(needs(32));
   EXPECT_EQ(places.device_tokens(), 0u);
 }
 
@@ -210,19 +210,19 @@ TEST_F(RoomTest, PathsOfPinsAndCallsAreLiveAndCountOnce) {
   Node* pinned = add(top, 6);
   Node* held = add(top, 3);
   Node* rest = add(held, 5);
-  EXPECT_EQ(room.freeable_tokens(), 18u);
+  EXPECT_EQ(device_budget.freeable_tokens(), 18u);
   leases.pin(pinned);
   leases.pin(pinned);
-  EXPECT_EQ(room.freeable_tokens(), 8u);
+  EXPECT_EQ(device_budget.freeable_tokens(), 8u);
   const Leases::Hold hold = leases.hold(held);
-  EXPECT_EQ(room.freeable_tokens(), 5u);
-  EXPECT_EQ(room.freeable_tokens(rest), 0u) << "another one that counts as live";
-  EXPECT_EQ(room.freeable_tokens(top), 5u);
-  EXPECT_EQ(room.freeable_tokens(), 5u) << "for one question only";
-  EXPECT_EQ(room.freeable_bytes(), bytes_of_cells(rest));
+  EXPECT_EQ(device_budget.freeable_tokens(), 5u);
+  EXPECT_EQ(device_budget.freeable_tokens(rest), 0u) << "another one that counts as live";
+  EXPECT_EQ(device_budget.freeable_tokens(top), 5u);
+  EXPECT_EQ(device_budget.freeable_tokens(), 5u) << "for one question only";
+  EXPECT_EQ(device_budget.freeable_bytes(), bytes_of_cells(rest));
   leases.let_go(hold);
   leases.unpin(pinned);
-  EXPECT_EQ(room.freeable_tokens(), 8u) << "one of two pins is left";
+  EXPECT_EQ(device_budget.freeable_tokens(), 8u) << "one of two pins is left";
 }
 
 TEST_F(RoomTest, ARefusalCountsWhatWouldGoAndChangesNothing) {
@@ -235,7 +235,7 @@ TEST_F(RoomTest, ARefusalCountsWhatWouldGoAndChangesNothing) {
   EXPECT_EQ(counts.free, 13u);
   EXPECT_EQ(counts.freeable, 9u);
   EXPECT_EQ(counts.held_live, 10u);
-  room.make_room(needs(22));
+  device_budget.make_room(needs(22));
 }
 
 TEST_F(RoomTest, APinnedPointKeepsItsStateAndItsWindow) {
@@ -252,10 +252,10 @@ TEST_F(RoomTest, APinnedPointKeepsItsStateAndItsWindow) {
   EXPECT_EQ(counts.free, 16u);
   EXPECT_EQ(counts.freeable, 13u);
   EXPECT_EQ(counts.held_live, 3u);
-  EXPECT_TRUE(room.points_fit(needs(0, 29, 1)));
-  EXPECT_FALSE(room.points_fit(needs(0, 30, 1)));
-  EXPECT_FALSE(room.points_fit(needs(0, 29, 2)));
-  room.make_room(needs(0, 29, 1));
+  EXPECT_TRUE(device_budget.points_fit(needs(0, 29, 1)));
+  EXPECT_FALSE(device_budget.points_fit(needs(0, 30, 1)));
+  EXPECT_FALSE(device_budget.points_fit(needs(0, 29, 2)));
+  device_budget.make_room(needs(0, 29, 1));
 }
 
 TEST_F(RoomTest, ALiveSequenceKeepsItsCellsWhateverTheTreeLetsGoOf) {
@@ -264,11 +264,11 @@ TEST_F(RoomTest, ALiveSequenceKeepsItsCellsWhateverTheTreeLetsGoOf) {
   const CacheFullCounts counts = refusal(needs(0, 30));
   EXPECT_EQ(counts.freeable, 5u);
   EXPECT_EQ(counts.held_live, 3u);
-  room.make_room(needs(0, 29));
+  device_budget.make_room(needs(0, 29));
   EXPECT_EQ(caches.attention[kRoomWindow]->spans(id).front().position, 5);
   EXPECT_TRUE(caches.attention[kRoomWindow]->can_resume(id, 8));
   caches.attention[kRoomWindow]->close_sequence(id);
-  room.make_room(needs(0, 32));
+  device_budget.make_room(needs(0, 32));
   EXPECT_EQ(cells_of(node, kRoomWindow), 0u) << "nobody stands on them any more";
 }
 
@@ -280,15 +280,15 @@ TEST_F(RoomTest, WhatAPageInBuildsOnIsKeptUntilItIsDone) {
   trie.touch(other);  // so `kept` would go first
   InUse in_use{kept, std::vector<std::vector<SpanList>>(caches.attention.size())};
   in_use.windows[kRoomWindow].push_back(state_of(other).held[kRoomWindow].cells.front().share(0, 2));
-  room.keep(std::move(in_use));
+  device_budget.keep(std::move(in_use));
   EXPECT_EQ(refusal(needs(0, 0, 2)).freeable, 1u);
   EXPECT_EQ(refusal(needs(0, 32 - 4)).freeable, 16u - 3 - 2);
-  room.make_room(needs(0, 32 - 5, 1));
+  device_budget.make_room(needs(0, 32 - 5, 1));
   EXPECT_TRUE(has_point_there(kept) && !has_point_there(other));
-  EXPECT_EQ(room.try_free_slots(kRoomState, 2, PointKind::kUser), 1u);
-  room.keep_nothing();
-  EXPECT_EQ(room.try_free_slots(kRoomState, 2, PointKind::kUser), 2u);
-  room.make_room(needs(0, 32));
+  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 1u);
+  device_budget.keep_nothing();
+  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 2u);
+  device_budget.make_room(needs(0, 32));
 }
 
 // ---- asked --------------------------------------------------------------------------------------------------------
@@ -298,13 +298,14 @@ TEST_F(RoomTest, SlotsAreFreedForPointsOfSmallerKindsOnly) {
   Node* end = add(8);
   put_point(spaced, PointKind::kSpaced);
   put_point(end, PointKind::kBranch);
-  EXPECT_EQ(room.try_free_slots(kRoomState, 2, PointKind::kSpaced), 1u);
+  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kSpaced), 1u);
   EXPECT_TRUE(!has_point_there(spaced) && has_point_there(end));
-  EXPECT_EQ(room.try_free_slots(kRoomState, 1, PointKind::kUser), 1u) << "that is free already";
+  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 1, PointKind::kUser), 1u) << "that is free already";
   EXPECT_TRUE(has_point_there(end));
   const Leases::Hold hold = leases.hold(end);
   const HeldState standing = state_of(end).point().held[kRoomState].share();
-  EXPECT_EQ(room.try_free_slots(kRoomState, 2, PointKind::kUser), 1u) << "a session stands on it: it frees nothing";
+  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 1u)
+      << "a session stands on it: it frees nothing";
   EXPECT_TRUE(has_point_there(end));
   EXPECT_EQ(refusal(needs(0, 0, 2)).freeable, 0u);
   leases.let_go(hold);
@@ -319,10 +320,10 @@ TEST_F(RoomTest, BytesOutsideAreThoseOfNodesThatNobodyHoldsThere) {
   ASSERT_GT(eviction.page_out(live), 0u);
   ASSERT_GT(eviction.page_out(gone), 0u);
   leases.pin(live);
-  EXPECT_EQ(room.freeable_bytes(), 0u);
+  EXPECT_EQ(device_budget.freeable_bytes(), 0u);
   std::uint64_t bytes = bytes_of_cells(gone);
   for (const BlobSlice& copy : state_of(gone).point().copies) bytes += copy.blob == nullptr ? 0 : copy.blob->bytes();
-  EXPECT_EQ(room.freeable_outside_bytes(), bytes) << "copies of what is on the device are not counted";
+  EXPECT_EQ(device_budget.freeable_outside_bytes(), bytes) << "copies of what is on the device are not counted";
 }
 
 TEST_F(RoomTest, APageInFitsUpToWhereItsFullAttentionDoes) {
@@ -334,15 +335,15 @@ TEST_F(RoomTest, APageInFitsUpToWhereItsFullAttentionDoes) {
   Fetch fetch;
   fetch.needs = needs(12);
   fetch.resident = 8;
-  EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), kAll) << "nothing to fetch";
+  EXPECT_EQ(device_budget.fitting_length({{top, leaf}, 20}, fetch), kAll) << "nothing to fetch";
   fetch.nodes = {leaf};
-  EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), kAll);
+  EXPECT_EQ(device_budget.fitting_length({{top, leaf}, 20}, fetch), kAll);
   leases.pin(add(9));
   EXPECT_EQ(free_of(kRoomFull), 5u);
   fetch.needs = needs(16);
-  EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), 8 + 5 + 10) << "the path itself does not go for it";
+  EXPECT_EQ(device_budget.fitting_length({{top, leaf}, 20}, fetch), 8 + 5 + 10) << "the path itself does not go for it";
   fetch.needs = needs(15);
-  EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), kAll);
+  EXPECT_EQ(device_budget.fitting_length({{top, leaf}, 20}, fetch), kAll);
 }
 
 class BareRoomTest : public RoomTest {
@@ -354,10 +355,10 @@ TEST_F(BareRoomTest, ANodeWhoseLastCellsWentGoesToo) {
   Node* top = add(4);
   Node* leaf = add(top, 4);
   trie.touch(top);
-  room.make_room(needs(16 - 6));  // in steps of one token: three go
+  device_budget.make_room(needs(16 - 6));  // in steps of one token: three go
   ASSERT_EQ(nodes().size(), 2u);
   EXPECT_EQ(cells_of(leaf, 0), 1u);
-  room.make_room(needs(16 - 4));
+  device_budget.make_room(needs(16 - 4));
   EXPECT_EQ(nodes(), std::vector<Node*>{top});
 }
 
@@ -369,10 +370,10 @@ class UnevenRoomTest : public RoomTest {
 TEST_F(UnevenRoomTest, TheFullestCacheSaysWhatIsMissing) {
   Node* node = add(8);
   leases.pin(add(8));
-  EXPECT_EQ(room.freeable_bytes(), 8 * caches.bytes_per_token());
+  EXPECT_EQ(device_budget.freeable_bytes(), 8 * caches.bytes_per_token());
   EXPECT_EQ(refusal(needs(4, 13)).free, 4u);
   EXPECT_EQ(refusal(needs(25, 4)).free, 16u);
-  room.make_room(needs(20, 6));
+  device_budget.make_room(needs(20, 6));
   EXPECT_EQ(places.device_tokens(), 12u);
   EXPECT_EQ(node->start(), 4) << "in one step";
 }
@@ -383,14 +384,14 @@ TEST_F(UnevenRoomTest, WhileTailsAreSharedANodeFreesWhatItAloneHoldsInEveryCache
   add(4);
   const SpanList other = state_of(shared).held[0].cells.front().share(1, 6);
   const SpanList more = state_of(shared).held[1].cells.front().share(4, 6);
-  EXPECT_EQ(room.freeable_tokens(), 10u);
+  EXPECT_EQ(device_budget.freeable_tokens(), 10u);
   Cursor sharer;
   sharer.node = trie.root("n");
   sharer.computed = sharer.tail_shared_to = 6;
   sessions.add(&sharer);
-  EXPECT_EQ(room.freeable_tokens(), 5u) << "one cell of the first cache, four of the other one";
+  EXPECT_EQ(device_budget.freeable_tokens(), 5u) << "one cell of the first cache, four of the other one";
   EXPECT_EQ(refusal(needs(32 - 4)).freeable, 5u);
-  room.make_room(needs(32 - 5));
+  device_budget.make_room(needs(32 - 5));
   sessions.remove(&sharer);
 }
 
