@@ -33,6 +33,7 @@ from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
 from .settings import Settings
+from .thinking_limit import ThinkingLimit
 from .tool_calls import grammar_for_tools
 from .volatile import VolatileLines
 from .wrong_fields import FieldError
@@ -48,8 +49,8 @@ class AnswerOptions:
     ``tools``: those that it may call, as the OpenAI API has them; ``tool_fields``: by their names, the fields of the
     request that have their schemas. A call is required where ``must_call``, one at most where ``one_call``.
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
-    asked for it. ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is
-    evicted when it has ended; it needs a namespace of its own."""
+    asked for it. ``most_thoughts``: tokens of reasoning. ``each_token``: a piece for each, also where it completes no
+    text. ``keeps_nothing``: its state is evicted when it has ended; it needs a namespace of its own."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -61,6 +62,7 @@ class AnswerOptions:
     one_call: bool = False
     schema: JsonView | None = None
     schema_field: str = "response_format"
+    most_thoughts: int | None = None
     ignore_eos: bool = False
     each_token: bool = False
     keeps_nothing: bool = False
@@ -199,8 +201,15 @@ class Engine:
         seed = sampling.get("seed")
         if seed is not None:
             sampling["seed"] = seed + number
+        rules: list[LogitsProcessor] = []
+        reasoning = reading.reasoning
+        if options.most_thoughts is not None and reasoning is not None:
+            most = options.most_thoughts
+            rules.append(ThinkingLimit(self.model.tokenizer, reasoning.marks, reasoning.opened, most))
         if options.schema is not None or options.must_call:  # tools beside a schema: a call, or its JSON
-            sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, options, reading)]
+            rules.append(await asyncio.to_thread(self._grammar, options, reading))
+        if rules:
+            sampling["logits_processors"] = rules
         return sampling
 
     def _grammar(self, options: AnswerOptions, reading: Reading) -> LogitsProcessor:

@@ -26,6 +26,7 @@ from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
 from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
+from .thinking import thinking_of
 from .wrong_fields import empty
 
 
@@ -145,9 +146,10 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     options, count = _chat_options(engine, body), _count(engine, body)
-    messages = [message.as_dict() for message in body.messages]
-    variables, reading = body.variables, body.special_tokens
-    prompt = await engine.chat(messages, namespace, _shown_tools(body), variables, special_tokens=reading)
+    messages, shown = [message.as_dict() for message in body.messages], _shown_tools(body)
+    thinking = thinking_of(engine.model.tokenizer, body.wish, shown, body.chat_template_kwargs)
+    options = dataclasses.replace(options, most_thoughts=thinking.most)
+    prompt = await engine.chat(messages, namespace, shown, thinking.variables, special_tokens=body.special_tokens)
     answers = await engine.answers("chat", [prompt], namespace, options, count)
     with Answering(answers):
         head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue
 
 from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
+from .thinking import Wish
 from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]
@@ -208,10 +209,9 @@ class ChatRequest(Choosing):
     special_tokens: SpecialTokens = "letters"
 
     @property
-    def variables(self) -> JsonObject:
-        """Of the template. ``reasoning_effort`` is one of them, of which most templates take no notice."""
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**effort, **(self.chat_template_kwargs or {})}
+    def wish(self) -> Wish:
+        """How it is to think."""
+        return Wish(effort=self.reasoning_effort)
 
 
 class CompletionRequest(Choosing):
@@ -236,7 +236,13 @@ class TokenizeRequest(Sharing, PromptFields):
     parse_special: Optional[bool] = None
     special_tokens: Optional[SpecialTokens] = None
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
+    reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
+
+    @property
+    def wish(self) -> Wish:
+        """How the answer is to think, which the prompt says."""
+        return Wish(effort=self.reasoning_effort)
 
     @property
     def reading(self) -> Optional[SpecialTokens]:
@@ -263,8 +269,14 @@ class ExplainRequest(Sharing, PromptFields):
     messages: Optional[Annotated[list[ChatMessage], Field(min_length=1)]] = None
     tools: Optional[list[Tool]] = None
     prompt: Union[Text, list[Token], None] = None
+    reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
     special_tokens: Optional[SpecialTokens] = None
+
+    @property
+    def wish(self) -> Wish:
+        """How the answer is to think, which the prompt says."""
+        return Wish(effort=self.reasoning_effort)
 
     @classmethod
     def about_answers(cls) -> frozenset[str]:

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
-from ..models.tokenizer import Tokenizer
 from ..replies import SamplingOptions
 from .answer import Answer
 from .asked_for import sampling
@@ -38,7 +37,7 @@ from .responses_schema import (
 from .responses_store import Kept, ResponseStore
 from .streams import COMMENT, Answering, events, kept_alive, until_gone
 from .tenants import Tenants
-from .thinking import thinking_variables
+from .thinking import Thinking, thinking_of
 
 PATH = "/v1/responses"
 _KINDS: dict[str, type[FunctionTool] | type[CustomTool]] = {"function": FunctionTool, "custom": CustomTool}
@@ -115,6 +114,7 @@ class _Asked:
 
     items: list[JsonObject]
     prompt: Prompt
+    thinking: Thinking
     tools: dict[str, JsonObject]
     custom: frozenset[str]
 
@@ -130,8 +130,9 @@ async def _asked(engine: Engine, store: ResponseStore, body: PromptRequest, name
         raise Refusal(400, "input: missing", code="missing_required_parameter", param="input")
     tools, custom = tools_of(body)
     shown = [] if body.tool_choice == "none" else list(tools.values())
-    prompt = await engine.chat(messages, namespace, shown, variables_of(engine.model.tokenizer, body, shown))
-    return _Asked(items, prompt, tools, custom)
+    thinking = thinking_of(engine.model.tokenizer, body.wish, shown)
+    prompt = await engine.chat(messages, namespace, shown, thinking.variables)
+    return _Asked(items, prompt, thinking, tools, custom)
 
 
 def with_instructions(
@@ -164,12 +165,6 @@ def tools_of(body: PromptRequest) -> tuple[dict[str, JsonObject], frozenset[str]
     return tools, frozenset(custom)
 
 
-def variables_of(tokenizer: Tokenizer, body: PromptRequest, tools: Sequence[object]) -> JsonObject:
-    """Of the template, as the request has them."""
-    effort = None if body.reasoning is None else body.reasoning.effort
-    return thinking_variables(tokenizer, effort, tools, "reasoning.effort")
-
-
 def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOptions:
     tools, choice = list(asked.tools.values()), body.tool_choice
     if choice == "none":
@@ -187,6 +182,7 @@ def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOpti
         one_call=body.parallel_tool_calls is False,
         schema=_schema(body),
         schema_field="text.format.schema",
+        most_thoughts=asked.thinking.most,
     )
 
 

@@ -15,6 +15,7 @@ from .json_values import JsonObject
 from .openai_schema import DetokenizeRequest, ExplainRequest, SpecialTokens, TokenizeRequest
 from .prompts import Prompt
 from .tenants import Tenants
+from .thinking import thinking_of
 
 _SHOWN = 64  # tokens on either side of a difference
 _PIECE = 1 << 14  # token ids
@@ -95,7 +96,8 @@ async def _conversation(
 ) -> Prompt:
     engine.require_text("messages")
     messages = [message.as_dict() for message in body.messages or ()]
-    tools, variables = [tool.as_dict() for tool in body.tools or ()], body.chat_template_kwargs
+    tools = [tool.as_dict() for tool in body.tools or ()]
+    variables = thinking_of(engine.model.tokenizer, body.wish, tools, body.chat_template_kwargs).variables
     return await engine.chat(messages, namespace, tools, variables, special_tokens=reading or "letters")
 
 
