@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ._arguments import converting, listed, refusal
 from ._core import PrefixCache, Step
 from ._live import Live
+from ._prompt_logprobs import PromptLogprobs, judged
 from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
@@ -109,6 +110,7 @@ class Batch(Live):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Waiting:
         """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
@@ -125,7 +127,8 @@ class Batch(Live):
             chunk=self._chunk,
             owned=True,
         )
-        return Waiting(generation, ids, namespace, lengths)
+        told = None if prompt_logprobs is None else PromptLogprobs(ids, prompt_logprobs)
+        return Waiting(generation, ids, namespace, lengths, told)
 
     def take(self, each: Waiting) -> None:
         """It waits for its place in the steps from now on. Nothing where it was taken before."""
@@ -197,6 +200,8 @@ class Batch(Live):
                 return
             try:
                 each.generation.go_on_in(self._cache.begin(each.tokens(), namespace=each.namespace))
+                if each.told is not None:
+                    each.told.require(each.generation.live.length)
                 room -= 1
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
@@ -219,7 +224,8 @@ class Batch(Live):
         prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.generation.tokens]
         lengths = [each.generation.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
-        logits = self._model(step)
+        wanting = {row: each.told for row, each in enumerate(pending) if each.told and not each.told.complete}
+        logits = judged(self._model, step, wanting) if wanting else self._model(step)
         self._count()
         self._checkpoint(pending)
         done = [row for row, each in enumerate(pending) if each.generation.live.length == lengths[row]]
@@ -312,11 +318,13 @@ class Waiting:
         prompt: npt.NDArray[np.int32],
         namespace: str,
         checkpoints: frozenset[int] = frozenset(),
+        told: PromptLogprobs | None = None,
     ) -> None:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
         self.checkpoints = checkpoints
+        self.told = told  # what the model gives the prompt's tokens, where that was asked for
         self.taken = False  # by its batch
         self.computed = 0  # rows of the prompt; more than it has where room had to be given back
 

@@ -97,15 +97,25 @@ class Batcher(AsyncClosing):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Request:
         """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
 
-        ``checkpoints``: as in :meth:`kvtrie.Batch.add`. Raises ``kv.BusyError`` where ``max_waiting`` requests wait
-        already, ``kv.ClosedError`` once it is closed.
+        ``checkpoints``: as in :meth:`kvtrie.Batch.add`. ``prompt_logprobs``: the request comes to have
+        ``prompt_logprobs``, each with so many of the likeliest tokens; what is known of a prompt was computed without
+        them, so it needs a ``namespace`` in which nothing of it is known, and fails elsewhere. Raises ``kv.BusyError``
+        where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
         """
         waiting = self._batch.make(
-            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
+            prompt,
+            max_tokens,
+            stop,
+            ignore_eos=ignore_eos,
+            namespace=namespace,
+            checkpoints=checkpoints,
+            prompt_logprobs=prompt_logprobs,
+            **sampling,
         )
         return self._driver.submit(waiting)
 

@@ -165,7 +165,7 @@ class Sampler(Whole):
     def choice(self, token: int, logits: Tensor | Logits) -> Choice:
         """With its log-probability among the model's own ``logits`` [1, vocab] where that was asked for."""
         count = self.sampling.logprobs
-        return Choice(token, None if count is None else _logprob(_row(logits), token, count))
+        return Choice(token, None if count is None else logprob_of(_row(logits), token, count))
 
     def _draw(self, position: int) -> Draw:
         s = self.sampling
@@ -296,7 +296,8 @@ def log_softmax(row: Logits) -> npt.NDArray[np.float64]:
     return result
 
 
-def _logprob(row: Logits, token: int, top: int) -> TokenLogprob:
+def logprob_of(row: Logits, token: int, top: int) -> TokenLogprob:
+    """``row`` [vocab]; ``top``: how many of the likeliest tokens it comes with."""
     logp = log_softmax(row)
     top = min(top, len(logp))
     likeliest = np.argpartition(-logp, top - 1)[:top] if top > 0 else np.empty(0, np.int64)

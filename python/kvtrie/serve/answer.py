@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
+from .._prompt_logprobs import RankedLogprob
 from ..errors import ClosedError
 from ..models.prompts import OwnText
 from ..models.token_bytes import TokenBytes
@@ -94,6 +95,11 @@ class Answer:
     def reused(self) -> int:
         """Of them, those that were known."""
         return self._request.reused
+
+    @property
+    def prompt_logprobs(self) -> list[RankedLogprob]:
+        """Of each token of the prompt but the first, where they were asked for, once it has ended."""
+        return self._request.prompt_logprobs
 
     @property
     def tokens(self) -> list[int]:

@@ -24,6 +24,7 @@ from ..replies import SamplingOptions
 from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
+from .asked_for import namespace_of
 from .conversation_texts import Messages
 from .generic_tools import needs_generic, syntax_for
 from .grammar import DEEPEST, Grammars, calls_or_json, with_known_formats
@@ -49,8 +50,10 @@ class AnswerOptions:
     ``tools``: those that it may call, as the OpenAI API has them; ``tool_fields``: by their names, the fields of the
     request that have their schemas. A call is required where ``must_call``, one at most where ``one_call``.
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
-    asked for it. ``most_thoughts``: tokens of reasoning. ``each_token``: a piece for each, also where it completes no
-    text. ``keeps_nothing``: its state is evicted when it has ended; it needs a namespace of its own."""
+    asked for it. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how many of the likeliest tokens those of
+    the prompt come with; such a prompt is computed from its beginning, alone. ``each_token``: a piece for each, also
+    where it completes no text. ``keeps_nothing``: its state is evicted when it has ended; it needs a namespace of its
+    own."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ class AnswerOptions:
     schema: JsonView | None = None
     schema_field: str = "response_format"
     most_thoughts: int | None = None
+    prompt_logprobs: int | None = None
     ignore_eos: bool = False
     each_token: bool = False
     keeps_nothing: bool = False
@@ -148,6 +152,8 @@ class Engine:
         return made
 
     async def _answer(self, api: str, prompt: Prompt, namespace: str, options: AnswerOptions, number: int) -> Answer:
+        if options.prompt_logprobs is not None:  # what is known has no logits
+            namespace = namespace_of(namespace, None, alone=True)
         why = ""
         if self.journal.listeners:
             why = str(await self.explain(prompt, namespace))
@@ -159,11 +165,12 @@ class Engine:
             ignore_eos=options.ignore_eos,
             namespace=namespace,
             checkpoints=prompt.checkpoints,
+            prompt_logprobs=options.prompt_logprobs,
             **await self._sampling(options, reading, number),
         )
         try:
             entry = self.journal.begin(api, namespace, request, why)
-            if options.keeps_nothing:
+            if options.keeps_nothing or options.prompt_logprobs is not None:
                 self._evict_behind(request, prompt, namespace)
             return Answer(request, reading, entry, self.journal, self._replays)
         except BaseException:  # whose traceback has the request for as long as anybody has it

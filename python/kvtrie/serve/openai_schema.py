@@ -1,10 +1,10 @@
 """What clients of the OpenAI API may send. Fields of a request that are not here: fields.py.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
-``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``guided_json``,
-``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``, ``return_progress``, ``json_schema``
-and ``typical_p`` as in llama.cpp. What stands in messages, tools and texts and looks like special tokens is so with
-``special_tokens`` "parse", and text with "letters".
+``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``prompt_logprobs``,
+``guided_json``, ``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``, ``return_progress``,
+``json_schema`` and ``typical_p`` as in llama.cpp. What stands in messages, tools and texts and looks like special
+tokens is so with ``special_tokens`` "parse", and text with "letters".
 """
 
 from __future__ import annotations
@@ -217,7 +217,17 @@ class ChatRequest(Choosing):
 class CompletionRequest(Choosing):
     prompt: Union[Text, list[Text], list[Token], list[list[Token]]]
     logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
+    echo: Optional[bool] = None
+    prompt_logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
     return_token_ids: Optional[bool] = None
+
+    @property
+    def told_of_prompt(self) -> Optional[int]:
+        """How many of the likeliest tokens those of the prompt come with, by whatever asks for them; None: nothing
+        does."""
+        asked = (self.logprobs if self.echo else None, self.prompt_logprobs)
+        return max((count for count in asked if count is not None), default=None)
+
     special_tokens: SpecialTokens = "parse"
 
 
