@@ -16,7 +16,8 @@ from kvtrie.serve.failures import Refusal
 from kvtrie.serve.ollama_schema import ChatAsked
 from kvtrie.serve.openai_schema import ChatRequest
 from kvtrie.serve.responses_schema import ResponseRequest
-from kvtrie.serve.thinking import Thinking, Wish, thinking_of
+from kvtrie.serve.thinking import Thinking, thinking_of
+from kvtrie.serve.thinking import ThinkingAsked as Asked
 from kvtrie.serve.thinking_limit import ThinkingLimit
 from processes import PATIENCE
 from serving import TINY, Served, served, tiny_model
@@ -44,10 +45,10 @@ def tokenizer_of(template: str) -> Tokenizer:
     return Tokenizer(own.raw, special=own.special, chat_template=TEMPLATES[template])
 
 
-def became(template: str, wish: Wish, given: Any = None) -> Any:
+def became(template: str, asked: Asked, given: Any = None) -> Any:
     """The variables, the limit and whether it never thinks; or the field that is refused."""
     try:
-        return tuple(thinking_of(tokenizer_of(template), wish, None, given))
+        return tuple(thinking_of(tokenizer_of(template), asked, None, given))
     except Refusal as refusal:
         told = refusal
     said = f"{told.param}: this model's chat template has no such setting, allowed "
@@ -55,45 +56,49 @@ def became(template: str, wish: Wish, given: Any = None) -> Any:
     return told.param
 
 
-OFF, ON = Wish(on=False), Wish(on=True)
+OFF, ON = Asked(on=False), Asked(on=True)
 LIMITS = {"limits": True, "effort_field": "output_config.effort"}
 
 
 @pytest.mark.parametrize(
-    ("template", "wish", "result"),
+    ("template", "asked", "result"),
     [
-        ("never", Wish(), ({}, None, False)),
-        ("never", Wish(effort="none"), ({}, None, False)),
+        ("never", Asked(), ({}, None, False)),
+        ("never", Asked(effort="none"), ({}, None, False)),
         ("never", OFF, ({}, None, False)),
-        ("never", Wish(effort="low"), "reasoning_effort"),
+        ("never", Asked(effort="low"), "reasoning_effort"),
         ("never", ON, "thinking.type"),
-        ("never", Wish(on=True, budget=64, limits=True), ({}, None, True)),
-        ("never", Wish(effort="low", limits=True), ({}, None, True)),
-        ("always", Wish(effort="none"), ({}, 0, False)),
+        ("never", Asked(on=True, budget=64, limits=True), ({}, None, True)),
+        ("never", Asked(effort="low", limits=True), ({}, None, True)),
+        ("always", Asked(effort="none"), ({}, 0, False)),
         ("always", OFF, ({}, 0, False)),
         ("always", ON, ({}, None, False)),
-        ("always", Wish(on=True, budget=64, limits=True), ({}, 64, False)),
-        ("always", Wish(effort="low"), "reasoning_effort"),
-        ("always", Wish(effort="low", **LIMITS), "output_config.effort"),
-        ("always", Wish(effort="high", **LIMITS), ({}, None, False)),
-        ("switch", Wish(effort="none"), ({"enable_thinking": False}, None, False)),
-        ("switch", Wish(effort="low"), ({"enable_thinking": True}, None, False)),
-        ("switch", Wish(on=True, budget=9), ({"enable_thinking": True}, 9, False)),
-        ("switch", Wish(on=False, budget=9), ({"enable_thinking": False}, None, False)),
+        ("always", Asked(on=True, budget=64, limits=True), ({}, 64, False)),
+        ("always", Asked(effort="low"), "reasoning_effort"),
+        ("always", Asked(effort="low", **LIMITS), "output_config.effort"),
+        ("always", Asked(effort="high", **LIMITS), ({}, None, False)),
+        ("switch", Asked(effort="none"), ({"enable_thinking": False}, None, False)),
+        ("switch", Asked(effort="low"), ({"enable_thinking": True}, None, False)),
+        ("switch", Asked(on=True, budget=9), ({"enable_thinking": True}, 9, False)),
+        ("switch", Asked(on=False, budget=9), ({"enable_thinking": False}, None, False)),
         ("off at first", ON, ({"thinking": True}, None, False)),
-        ("word", Wish(effort="low"), ({"reasoning_effort": "low"}, None, False)),
-        ("word", Wish(effort="none"), ({"reasoning_effort": "none"}, None, False)),
+        ("word", Asked(effort="low"), ({"reasoning_effort": "low"}, None, False)),
+        ("word", Asked(effort="none"), ({"reasoning_effort": "none"}, None, False)),
         ("word", OFF, ({"reasoning_effort": "none"}, None, False)),
         ("word", ON, ({}, None, False)),
-        ("word", Wish(on=True, budget=9), "thinking.budget_tokens"),
-        ("both", Wish(effort="none"), ({"enable_thinking": False}, None, False)),
-        ("both", Wish(effort="low"), ({"enable_thinking": True, "reasoning_effort": "low"}, None, False)),
-        ("both", Wish(on=False, effort="low"), ({"enable_thinking": False, "reasoning_effort": "low"}, None, False)),
-        ("counts", Wish(on=True, budget=9), ({"thinking_budget": 9}, None, False)),
+        ("word", Asked(on=True, budget=9), "thinking.budget_tokens"),
+        ("both", Asked(effort="none"), ({"enable_thinking": False}, None, False)),
+        ("both", Asked(effort="low"), ({"enable_thinking": True, "reasoning_effort": "low"}, None, False)),
+        (
+            "both",
+            Asked(on=False, effort="low"),
+            ({"enable_thinking": False, "reasoning_effort": "low"}, None, False),
+        ),
+        ("counts", Asked(on=True, budget=9), ({"thinking_budget": 9}, None, False)),
     ],
 )
-def test_a_wish_in_the_templates_words(template: str, wish: Wish, result: Any) -> None:
-    assert became(template, wish) == result
+def test_it_is_said_in_the_templates_words(template: str, asked: Asked, result: Any) -> None:
+    assert became(template, asked) == result
 
 
 @pytest.mark.parametrize(
@@ -110,21 +115,21 @@ def test_a_wish_in_the_templates_words(template: str, wish: Wish, result: Any) -
         ("word", {"thinking_budget": 7, "reasoning_effort": "low"}, None),
     ],
 )
-def test_variables_that_the_template_does_not_read_are_wishes(template: str, given: Any, result: Any) -> None:
-    found = became(template, Wish(), given)
+def test_variables_that_the_template_does_not_read_are_obeyed_too(template: str, given: Any, result: Any) -> None:
+    found = became(template, Asked(), given)
     assert found == result if isinstance(result, str) else found == (given, result, False)
 
 
-def test_every_api_has_the_same_wishes() -> None:
+def test_every_api_asks_for_the_same() -> None:
     messages: Mapping[str, Any] = {"messages": QUESTION, "max_tokens": 1, "model": "m"}
-    assert ChatRequest(**messages, reasoning_effort="low").wish == Wish(effort="low")
+    assert ChatRequest(**messages, reasoning_effort="low").thinking_asked == Asked(effort="low")
     asked = ResponseRequest.model_validate({"input": "q", "reasoning": {"effort": "low"}})
-    assert asked.wish == Wish(effort="low", effort_field="reasoning.effort")
-    assert ChatAsked(model="m", think=True).wish == Wish(on=True, on_field="think")
-    assert ChatAsked(model="m", think="low").wish == Wish(effort="low", effort_field="think")
+    assert asked.thinking_asked == Asked(effort="low", effort_field="reasoning.effort")
+    assert ChatAsked(model="m", think=True).thinking_asked == Asked(on=True, on_field="think")
+    assert ChatAsked(model="m", think="low").thinking_asked == Asked(effort="low", effort_field="think")
     fields = {"thinking": {"type": "enabled", "budget_tokens": 9}, "output_config": {"effort": "low"}}
-    assert MessagesRequest(**messages, **fields).wish == Wish(True, "low", 9, **LIMITS)
-    assert MessagesRequest(**messages, thinking={"type": "disabled"}).wish == Wish(on=False, **LIMITS)
+    assert MessagesRequest(**messages, **fields).thinking_asked == Asked(True, "low", 9, **LIMITS)
+    assert MessagesRequest(**messages, thinking={"type": "disabled"}).thinking_asked == Asked(on=False, **LIMITS)
 
 
 # ---- the limit -------------------------------------------------------------------------------------------------------
@@ -258,4 +263,4 @@ def test_thinking_of_a_prompt_alone() -> None:
         tokens = post(running, "/tokenize", reasoning_effort="low").json()["tokens"]
         assert running.engine.model.tokenizer.decode(tokens).startswith("low[user]")
         assert "prompt_tokens" in post(running, "/explain", reasoning_effort="low").json()
-    assert thinking_of(tokenizer_of("word"), Wish(), None) == Thinking({})
+    assert thinking_of(tokenizer_of("word"), Asked(), None) == Thinking({})

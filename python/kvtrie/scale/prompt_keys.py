@@ -123,7 +123,7 @@ def _chat(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = ChatRequest.model_validate(raw)
     tools = [] if body.tool_choice == "none" else _tools(body)
     messages = [message.as_dict() for message in body.messages]
-    variables = thinking_of(tokenizer, body.wish, tools, body.chat_template_kwargs).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
     return _Conversation(messages, tools, variables, body.special_tokens)
 
 
@@ -131,7 +131,7 @@ def _messages(raw: object, tokenizer: Tokenizer, kind: type[ConversationRequest]
     body = kind.model_validate(raw)
     none = body.tool_choice is not None and body.tool_choice.type == "none"
     tools = [] if none else _tools(body)
-    variables = thinking_of(tokenizer, body.wish, tools).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
     return _Conversation(conversation_of(body)[0], tools, variables, body.special_tokens)
 
 
@@ -139,14 +139,14 @@ def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _
     """What goes on from a response that one replica kept is refused by all of them."""
     body = kind.model_validate(raw)
     tools = [] if body.tool_choice == "none" else list(tools_of(body)[0].values())
-    variables = thinking_of(tokenizer, body.wish, tools).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
     return _Conversation(with_instructions(body, items_of(body.input)), tools, variables)
 
 
 def _ollama_chat(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = ChatAsked.model_validate(raw)
     tools = [tool.as_dict() for tool in body.tools or ()]
-    variables = thinking_of(tokenizer, body.wish, tools).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
     return _Conversation(messages_of(body.messages), tools, variables)
 
 
@@ -154,7 +154,7 @@ def _ollama_text(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = GenerateAsked.model_validate(raw)
     if body.raw:
         return _Text(body.prompt, "parse")
-    variables = thinking_of(tokenizer, body.wish, None).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, None).variables
     return _Conversation(asked_messages(body), [], variables)
 
 
@@ -173,7 +173,7 @@ def _explain(raw: object, tokenizer: Tokenizer) -> _Prompt:
     if body.messages is None:
         return _Text(body.prompt, body.special_tokens or "parse") if isinstance(body.prompt, str) else body.prompt
     messages, tools = [message.as_dict() for message in body.messages], _tools(body)
-    variables = thinking_of(tokenizer, body.wish, tools, body.chat_template_kwargs).variables
+    variables = thinking_of(tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
     return _Conversation(messages, tools, variables, body.special_tokens or "letters")
 
 

@@ -72,7 +72,7 @@ async def _prompt(engine: Engine, body: ConversationRequest, namespace: str) -> 
     _require_own_tools(body)
     converted, marks = conversation_of(body)
     shown = _shown_tools(body)
-    thinking = thinking_of(engine.model.tokenizer, body.wish, shown)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown)
     try:
         reading = body.special_tokens
         return await engine.chat(converted, namespace, shown, thinking.variables, marks, reading), thinking

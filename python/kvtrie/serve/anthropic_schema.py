@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from .fields import PromptFields, field_names
 from .json_values import JsonObject
 from .openai_schema import Sharing, SpecialTokens, StopText, Text
-from .thinking import Wish
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -144,10 +144,10 @@ class ConversationRequest(Sharing):
     special_tokens: SpecialTokens = "letters"
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How it is to think. All of it is about how much at most."""
         given, config = self.thinking, self.output_config
-        return Wish(
+        return ThinkingAsked(
             None if given is None else given.type != "disabled",
             None if config is None else config.effort,
             None if given is None else given.budget_tokens,

@@ -164,7 +164,7 @@ async def _chat(engine: Engine, body: ChatAsked, namespace: str) -> Response:
     tools = [tool.as_dict() for tool in body.tools or ()]
     if not body.messages:
         raise Refusal(400, "messages: missing", param="messages")
-    thinking = thinking_of(engine.model.tokenizer, body.wish, tools)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, tools)
     options = _options(engine, body, thinking, tuple(tools))
     prompt = await engine.chat(messages_of(body.messages), namespace, tools, thinking.variables)
     return await _answered(engine, _Asked(prompt, body.stream), namespace, options, _chat_fields)
@@ -191,7 +191,7 @@ async def generate_prompt(engine: Engine, body: GenerateAsked, namespace: str) -
 
 def _thinking(engine: Engine, body: GenerateAsked) -> Thinking:
     engine.require_text("prompt")
-    return thinking_of(engine.model.tokenizer, body.wish, None)
+    return thinking_of(engine.model.tokenizer, body.thinking_asked, None)
 
 
 def asked_messages(body: GenerateAsked) -> list[JsonObject]:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import StopText, Text, Tool
-from .thinking import Wish
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = frozenset({
@@ -91,12 +91,12 @@ class _Asked(_Strict):
         return Options.model_validate(given)
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How it is to think."""
         think = self.think
         if isinstance(think, bool):
-            return Wish(on=think, on_field="think")
-        return Wish(effort=think, effort_field="think")
+            return ThinkingAsked(on=think, on_field="think")
+        return ThinkingAsked(effort=think, effort_field="think")
 
 
 class ChatAsked(_Asked):

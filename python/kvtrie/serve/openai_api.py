@@ -149,7 +149,7 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     options, count = _chat_options(engine, body), _count(engine, body)
     messages, shown = [message.as_dict() for message in body.messages], _shown_tools(body)
-    thinking = thinking_of(engine.model.tokenizer, body.wish, shown, body.chat_template_kwargs)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown, body.chat_template_kwargs)
     options = dataclasses.replace(options, most_thoughts=thinking.most)
     prompt = await engine.chat(messages, namespace, shown, thinking.variables, special_tokens=body.special_tokens)
     answers = await engine.answers("chat", [prompt], namespace, options, count)

@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue
 
 from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
-from .thinking import Wish
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]
@@ -209,9 +209,9 @@ class ChatRequest(Choosing):
     special_tokens: SpecialTokens = "letters"
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How it is to think."""
-        return Wish(effort=self.reasoning_effort)
+        return ThinkingAsked(effort=self.reasoning_effort)
 
 
 class CompletionRequest(Choosing):
@@ -250,9 +250,9 @@ class TokenizeRequest(Sharing, PromptFields):
     chat_template_kwargs: Optional[JsonObject] = None
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How the answer is to think, which the prompt says."""
-        return Wish(effort=self.reasoning_effort)
+        return ThinkingAsked(effort=self.reasoning_effort)
 
     @property
     def reading(self) -> Optional[SpecialTokens]:
@@ -284,9 +284,9 @@ class ExplainRequest(Sharing, PromptFields):
     special_tokens: Optional[SpecialTokens] = None
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How the answer is to think, which the prompt says."""
-        return Wish(effort=self.reasoning_effort)
+        return ThinkingAsked(effort=self.reasoning_effort)
 
     @classmethod
     def about_answers(cls) -> frozenset[str]:

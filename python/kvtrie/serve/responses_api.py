@@ -130,7 +130,7 @@ async def _asked(engine: Engine, store: ResponseStore, body: PromptRequest, name
         raise Refusal(400, "input: missing", code="missing_required_parameter", param="input")
     tools, custom = tools_of(body)
     shown = [] if body.tool_choice == "none" else list(tools.values())
-    thinking = thinking_of(engine.model.tokenizer, body.wish, shown)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown)
     prompt = await engine.chat(messages, namespace, shown, thinking.variables)
     return _Asked(items, prompt, thinking, tools, custom)
 

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import Text
-from .thinking import Wish
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = (
@@ -118,9 +118,11 @@ class PromptRequest(_Strict):
     prompt: Optional[JsonObject] = None
 
     @property
-    def wish(self) -> Wish:
+    def thinking_asked(self) -> ThinkingAsked:
         """How it is to think."""
-        return Wish(effort=None if self.reasoning is None else self.reasoning.effort, effort_field="reasoning.effort")
+        return ThinkingAsked(
+            effort=None if self.reasoning is None else self.reasoning.effort, effort_field="reasoning.effort"
+        )
 
     def refused(self) -> None:
         """Raises ``Refusal`` for what is asked for and cannot be had."""

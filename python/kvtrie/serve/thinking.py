@@ -7,10 +7,10 @@ so has each template, as variables that it reads:
     reasoning_effort              how hard, in a word
     thinking_budget               for how many tokens
 
-``Wish`` is what was asked for, ``thinking_of`` what becomes of it: variables, and the tokens after which the reasoning
-is closed (thinking_limit.py). The latter needs delimiters only, so a budget holds with every template that has these,
-and a model that always thinks is kept from it by a budget of 0. A model whose template has neither variables nor
-delimiters never thinks. It keeps every limit, and cannot be made to think.
+``ThinkingAsked`` is what was asked for, ``thinking_of`` what becomes of it: variables, and the tokens after which the
+reasoning is closed (thinking_limit.py). The latter needs delimiters only, so a budget holds with every template that
+has these, and a model that always thinks is kept from it by a budget of 0. A model whose template has neither variables
+nor delimiters never thinks. It keeps every limit, and cannot be made to think.
 
 Units: tokens. Threads: any.
 """
@@ -32,7 +32,7 @@ _DEFAULT_EFFORT = "high"  # where an effort is a limit: what stands for no effor
 
 
 @dataclass(frozen=True)
-class Wish:
+class ThinkingAsked:
     """``effort``: "none", "low", ...; ``budget``: tokens of reasoning. None: nothing was said. The fields of the
     request that asked for each: ``on_field``, ``effort_field``, ``budget_field``. ``limits``: it says how much at most,
     so that a model that never thinks has fulfilled it."""
@@ -60,19 +60,21 @@ class Thinking(NamedTuple):
     never: bool = False
 
 
-def thinking_of(tokenizer: Tokenizer, wish: Wish, tools: object, given: Mapping[str, object] | None = None) -> Thinking:
+def thinking_of(
+    tokenizer: Tokenizer, asked: ThinkingAsked, tools: object, given: Mapping[str, object] | None = None
+) -> Thinking:
     """``given``: variables that the request has for the template; where it reads none of those that concern thinking,
-    they are wishes, too.
+    they are obeyed in the same way.
 
     Raises ``Refusal`` (400) that names the field where the model cannot be told.
     """
-    if wish == Wish() and not given:
+    if asked == ThinkingAsked() and not given:
         return Thinking({})
     template = tokenizer.template(tools=tools or None)
     model = _Model(template.names, delimiters_of(template.source) is not None)
-    wish = _with_unread(wish, given or {}, template.names)
-    variables = {**model.switched(wish), **model.effort(wish), **model.budget(wish), **(given or {})}
-    return Thinking(variables, model.most(wish), model.never and bool(wish.wanted))
+    asked = _with_unread(asked, given or {}, template.names)
+    variables = {**model.switched(asked), **model.effort(asked), **model.budget(asked), **(given or {})}
+    return Thinking(variables, model.most(asked), model.never and bool(asked.wanted))
 
 
 class _Model:
@@ -87,56 +89,56 @@ class _Model:
         """It does not think."""
         return not self._marked and self._names.isdisjoint(_VARIABLES)
 
-    def switched(self, wish: Wish) -> JsonObject:
+    def switched(self, asked: ThinkingAsked) -> JsonObject:
         """Variables that turn it on or off."""
-        if wish.wanted and self.never and not wish.limits:
-            raise _refused(wish.effort_field if wish.on is None else wish.on_field, "none")
-        return {} if wish.wanted is None else dict.fromkeys(self._switches, wish.wanted)
+        if asked.wanted and self.never and not asked.limits:
+            raise _refused(asked.effort_field if asked.on is None else asked.on_field, "none")
+        return {} if asked.wanted is None else dict.fromkeys(self._switches, asked.wanted)
 
-    def effort(self, wish: Wish) -> JsonObject:
+    def effort(self, asked: ThinkingAsked) -> JsonObject:
         """The variable that says how hard; a switch that is on stands for all degrees."""
-        effort = "none" if wish.effort is None and wish.on is False and not self._switches else wish.effort
+        effort = "none" if asked.effort is None and asked.on is False and not self._switches else asked.effort
         if effort is None:
             return {}
         if "reasoning_effort" in self._names:
             return {} if effort == "none" and self._switches else {"reasoning_effort": effort}
         settled = effort == "none" or bool(self._switches) or self.never
-        if not settled and not (wish.limits and effort == _DEFAULT_EFFORT):
-            raise _refused(wish.effort_field, "none" if not wish.limits else _DEFAULT_EFFORT)
+        if not settled and not (asked.limits and effort == _DEFAULT_EFFORT):
+            raise _refused(asked.effort_field, "none" if not asked.limits else _DEFAULT_EFFORT)
         return {}
 
-    def budget(self, wish: Wish) -> JsonObject:
+    def budget(self, asked: ThinkingAsked) -> JsonObject:
         """The variable that says for how long."""
-        if wish.budget is None or wish.wanted is False or self.never:
+        if asked.budget is None or asked.wanted is False or self.never:
             return {}
         if "thinking_budget" in self._names:
-            return {"thinking_budget": wish.budget}
+            return {"thinking_budget": asked.budget}
         if not self._marked:
-            raise _refused(wish.budget_field, "none: nothing marks where its reasoning ends")
+            raise _refused(asked.budget_field, "none: nothing marks where its reasoning ends")
         return {}
 
-    def most(self, wish: Wish) -> int | None:
+    def most(self, asked: ThinkingAsked) -> int | None:
         """Tokens after which its reasoning is closed; 0 where it can be kept from it by nothing else."""
         if not self._marked:
             return None
-        if wish.wanted is False:
+        if asked.wanted is False:
             return None if self._switches else 0
-        return wish.budget
+        return asked.budget
 
 
-def _with_unread(wish: Wish, given: Mapping[str, object], names: frozenset[str]) -> Wish:
+def _with_unread(asked: ThinkingAsked, given: Mapping[str, object], names: frozenset[str]) -> ThinkingAsked:
     """Clients that know no template give what several read: one that is read is enough."""
     if not names.isdisjoint(given.keys() & set(_VARIABLES)):
-        return wish
+        return asked
     for name in SWITCHES:
         if isinstance(given.get(name), bool):
-            wish = replace(wish, on=bool(given[name]), on_field=f"chat_template_kwargs.{name}")
+            asked = replace(asked, on=bool(given[name]), on_field=f"chat_template_kwargs.{name}")
     effort, budget = given.get("reasoning_effort"), given.get("thinking_budget")
     if isinstance(effort, str):
-        wish = replace(wish, effort=effort, effort_field="chat_template_kwargs.reasoning_effort")
+        asked = replace(asked, effort=effort, effort_field="chat_template_kwargs.reasoning_effort")
     if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
-        wish = replace(wish, budget=budget, budget_field="chat_template_kwargs.thinking_budget")
-    return wish
+        asked = replace(asked, budget=budget, budget_field="chat_template_kwargs.thinking_budget")
+    return asked
 
 
 def _refused(param: str, allowed: str) -> Refusal:

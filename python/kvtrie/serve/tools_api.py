@@ -97,7 +97,7 @@ async def _conversation(
     engine.require_text("messages")
     messages = [message.as_dict() for message in body.messages or ()]
     tools = [tool.as_dict() for tool in body.tools or ()]
-    variables = thinking_of(engine.model.tokenizer, body.wish, tools, body.chat_template_kwargs).variables
+    variables = thinking_of(engine.model.tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
     return await engine.chat(messages, namespace, tools, variables, special_tokens=reading or "letters")
 
 
