@@ -227,8 +227,7 @@ def test_two_schemas_or_a_wrong_one_are_refused_by_name(server: Served) -> None:
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": wrong}, "guided_json"),
         ({"json_schema": wrong}, "json_schema"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ):
         response = asked(server, CHAT, **fields)

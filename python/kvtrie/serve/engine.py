@@ -27,12 +27,13 @@ from .answer import Answer, Reading
 from .asked_for import namespace_of
 from .conversation_texts import Messages
 from .generic_tools import needs_generic, syntax_for
-from .grammar import DEEPEST, Grammars, calls_or_json, with_known_formats
+from .grammar import DEEPEST, Grammars, calls_or, json_expression, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
 from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
+from .rules import Rule
 from .settings import Settings
 from .thinking_limit import ThinkingLimit
 from .tool_calls import grammar_for_tools
@@ -50,10 +51,10 @@ class AnswerOptions:
     ``tools``: those that it may call, as the OpenAI API has them; ``tool_fields``: by their names, the fields of the
     request that have their schemas. A call is required where ``must_call``, one at most where ``one_call``.
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
-    asked for it. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how many of the likeliest tokens those of
-    the prompt come with; such a prompt is computed from its beginning, alone. ``each_token``: a piece for each, also
-    where it completes no text. ``keeps_nothing``: its state is evicted when it has ended; it needs a namespace of its
-    own."""
+    asked for it. ``rule``: what the answer is instead. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how
+    many of the likeliest tokens those of the prompt come with; such a prompt is computed from its beginning, alone.
+    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is evicted when it
+    has ended; it needs a namespace of its own."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class AnswerOptions:
     one_call: bool = False
     schema: JsonView | None = None
     schema_field: str = "response_format"
+    rule: Rule | None = None
     most_thoughts: int | None = None
     prompt_logprobs: int | None = None
     ignore_eos: bool = False
@@ -213,7 +215,9 @@ class Engine:
         if options.most_thoughts is not None and reasoning is not None:
             most = options.most_thoughts
             rules.append(ThinkingLimit(self.model.tokenizer, reasoning.marks, reasoning.opened, most))
-        if options.schema is not None or options.must_call:  # tools beside a schema: a call, or its JSON
+        if (
+            options.schema is not None or options.rule is not None or options.must_call
+        ):  # tools beside a schema: a call, or its JSON
             rules.append(await asyncio.to_thread(self._grammar, options, reading))
         if rules:
             sampling["logits_processors"] = rules
@@ -230,10 +234,18 @@ class Engine:
                 said = "this model's template has no form of calls that can be required"
                 raise NotSupported(f"[serve] tool_choice: {said}")
             return self._of_calls(calls, options, behind, "tool_choice")
+        if options.rule is not None:
+            return self._by_rule(options.rule, calls, options, behind)
         alone = self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
         if calls is None or schema is None:
             return alone
-        return self._of_calls(calls_or_json(calls, schema), options, behind, "tools")
+        return self._of_calls(calls_or(calls, json_expression(schema)), options, behind, "tools")
+
+    def _by_rule(self, rule: Rule, calls: str | None, options: AnswerOptions, behind: str | None) -> LogitsProcessor:
+        alone = self._grammars.lark(rule.lark(), behind, rule.field)
+        if calls is None or not options.tools:
+            return alone
+        return self._of_calls(calls_or(calls, rule.expression()), options, behind, "tools")
 
     def _grammar_of_calls(self, options: AnswerOptions) -> str | None:
         if self._syntax is None:

@@ -131,6 +131,7 @@ def _options(engine: Engine, body: Choosing, logprobs: int | None) -> AnswerOpti
         sampling_of(body, engine.settings.temperature, logprobs),
         schema=schema.value,
         schema_field=schema.field,
+        rule=schema.rule,
         ignore_eos=bool(body.ignore_eos),
         keeps_nothing=body.cache_prompt is False,
     )

@@ -2,9 +2,10 @@
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
 ``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``prompt_logprobs``,
-``guided_json``, ``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``, ``return_progress``,
-``json_schema`` and ``typical_p`` as in llama.cpp. What stands in messages, tools and texts and looks like special
-tokens is so with ``special_tokens`` "parse", and text with "letters".
+``guided_json`` and its like, ``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``,
+``return_progress``, ``json_schema``, ``grammar`` and ``typical_p`` as in llama.cpp, ``regex`` and ``ebnf`` as in
+SGLang. What stands in messages, tools and texts and looks like special tokens is so with ``special_tokens`` "parse",
+and text with "letters".
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ StopText = Annotated[str, Field(max_length=1024)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31, strict=True)]
 TokenKey = Annotated[int, Field(ge=0, lt=1 << 31)]  # JSON's keys are texts
 Length = Annotated[int, Field(ge=-1, lt=1 << 31)]  # tokens of an answer; -1: as many as there is room for
+Choice = Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=4096)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
@@ -145,9 +147,9 @@ class StructuredOutputs(BaseModel):
 
     json_: Annotated[Union[JsonObject, Text, None], Field(alias="json")] = None
     json_object: Optional[bool] = None
-    regex: Optional[JsonValue] = None
-    choice: Optional[JsonValue] = None
-    grammar: Optional[JsonValue] = None
+    regex: Optional[Text] = None
+    choice: Optional[Choice] = None
+    grammar: Optional[Text] = None
     structural_tag: Optional[JsonValue] = None
 
 
@@ -184,6 +186,12 @@ class Choosing(Sharing):
     guided_json: Union[JsonObject, Text, None] = None
     json_schema: Optional[JsonObject] = None
     structured_outputs: Optional[StructuredOutputs] = None
+    guided_regex: Optional[Text] = None
+    regex: Optional[Text] = None
+    guided_choice: Optional[Choice] = None
+    guided_grammar: Optional[Text] = None
+    grammar: Optional[Text] = None
+    ebnf: Optional[Text] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
