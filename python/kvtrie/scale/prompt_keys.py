@@ -24,6 +24,7 @@ from ..models.tokenizer import TextReading, Tokenizer
 from ..serve.anthropic_api import conversation_of
 from ..serve.anthropic_schema import ConversationRequest, CountRequest, MessagesRequest
 from ..serve.asked_for import namespace_of
+from ..serve.clocks import Clocks
 from ..serve.conversation_texts import ConversationTexts
 from ..serve.failures import Refusal
 from ..serve.json_values import JsonObject, JsonView
@@ -66,13 +67,14 @@ _Prompt = Optional["_Text | Sequence[int] | _Conversation"]
 
 
 class PromptKeys:
-    """Of one model's requests. ``drop_lines``: as in ``ServeOptions``."""
+    """Of one model's requests. ``drop_lines``, ``freeze_clock``: as in ``ServeOptions``."""
 
-    def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = (), freeze_clock: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._texts = None
         if tokenizer.chat_templates:
-            self._texts = ConversationTexts(tokenizer, Replays(), VolatileLines(tuple(drop_lines)))
+            volatile = VolatileLines(tuple(drop_lines))
+            self._texts = ConversationTexts(tokenizer, Replays(), volatile, Clocks(freeze_clock))
 
     @staticmethod
     def knows(path: str) -> bool:
@@ -101,9 +103,9 @@ class PromptKeys:
         if isinstance(prompt, _Conversation):
             if self._texts is None:
                 return PromptKey()
-            found, _ = self._texts.of(
+            found = self._texts.of(
                 prompt.messages, namespace, prompt.tools, prompt.variables, special_tokens=prompt.special_tokens
-            )
+            ).text
             return _of_tokens(found.text, np.asarray(self._tokenizer.ids_of(found), np.int32), namespace)
         return _of_tokens(" ".join(map(str, prompt)), np.asarray(prompt, np.int32), namespace)
 

@@ -25,7 +25,8 @@ from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .asked_for import namespace_of
-from .conversation_texts import Messages
+from .clocks import ADVICE, Clocks
+from .conversation_texts import ConversationTexts, Messages
 from .generic_tools import needs_generic, syntax_for
 from .grammar import DEEPEST, Grammars, calls_or, json_expression, with_known_formats
 from .journal import Journal
@@ -42,6 +43,7 @@ from .wrong_fields import FieldError
 
 _log = logging.getLogger("kvtrie.serve")
 _ANY_OBJECT = {"type": "object"}
+_TOKEN = 4  # characters
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ class Engine:
         self.batcher = Batcher(model, cache, max_sessions=settings.max_sessions, max_waiting=settings.max_waiting)
         self.journal = Journal()
         self._replays = Replays()
-        self._prompts = Prompts(model, cache, settings.context, self._replays, VolatileLines(settings.volatile))
+        clocks = Clocks(settings.freeze_clock)
+        texts = ConversationTexts(model.tokenizer, self._replays, VolatileLines(settings.volatile), clocks)
+        self._prompts = Prompts(model, cache, settings.context, texts)
         self._grammars = Grammars(model)
         templates = model.tokenizer.chat_templates
         self._template = templates.get("default", templates.get("tool_use"))
@@ -128,6 +132,15 @@ class Engine:
         decode = self.model.tokenizer.decode
         return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
 
+    def advice(self, found: Explanation, prompt: Prompt) -> list[str]:
+        """What of the server's options would let more of ``prompt`` be reused."""
+        if found.end != "differs" or not prompt.times:
+            return []
+        common = len(self.model.tokenizer.decode([int(token) for token in found.tokens[: found.matched]]))
+        if not any(_lies_in(prompt.text, text, common) for text in prompt.times):
+            return []
+        return [ADVICE]
+
     async def plan(self, prompt: Prompt, namespace: str) -> int:
         """How many tokens of it would be reused now."""
         return (await asyncio.to_thread(self.cache.plan, prompt.tokens, namespace)).reusable
@@ -158,7 +171,8 @@ class Engine:
             namespace = namespace_of(namespace, None, alone=True)
         why = ""
         if self.journal.listeners:
-            why = str(await self.explain(prompt, namespace))
+            found = await self.explain(prompt, namespace)
+            why = "\n".join([str(found), *(f"to reuse more: {each}" for each in self.advice(found, prompt))])
         reading = self._reading(options, prompt)
         request = self.batcher.submit(
             prompt.tokens,
@@ -334,6 +348,12 @@ class Engine:
                 _log.warning("serve: some of the state was not written to the disk")
         finally:
             self.cache.close()
+
+
+def _lies_in(text: str, part: str, at: int) -> bool:
+    """Whether ``part`` stands in ``text`` where it has ``at`` characters; a token may begin a little before it."""
+    begin = text.find(part, max(0, at - len(part)))
+    return 0 <= begin <= at + _TOKEN
 
 
 def _needs_points(cache: object) -> bool:
