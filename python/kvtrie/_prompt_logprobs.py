@@ -3,8 +3,8 @@
 Concept. The row of a token says how likely each token behind it is. A batch reads the last rows of its sequences only;
 with a ``PromptLogprobs`` among those that take part it has the model give all rows of that step, reads them a few at a
 time, and keeps of each what is asked for. So there is never more of the logits on the host than ``ROWS`` rows, and on
-the device than a step has. Rows that were reused were not computed, and have no logits: such a prompt needs a namespace
-in which nothing of it is known. Rows that are computed twice, as after a failed step, say the same twice.
+the device than a step has. Rows that were reused were not computed, and have no logits: such a prompt is computed
+alone, from its beginning. Rows that are computed twice, as after a failed step, say the same twice.
 
 Units: natural logarithms. Threads: that of the batch writes; others read once the first token is there.
 """
@@ -47,12 +47,6 @@ class PromptLogprobs:
     def complete(self) -> bool:
         """Whether nothing is missing."""
         return None not in self._found
-
-    def require(self, reused: int) -> None:
-        """Raises ``kv.ArgumentError`` where ``reused`` tokens at the beginning will not be computed, and were not."""
-        if None in self._found[:reused]:
-            said = f"got a prompt of which {reused} tokens are known, allowed a namespace in which none is"
-            raise ArgumentError(f"[batch] prompt_logprobs: {said}")
 
     def judge(self, position: int, row: npt.NDArray[np.float32]) -> None:
         """``row`` [vocab]: what follows the token at ``position``."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import converting, listed, refusal
+from ._arguments import converting, flag, listed, refusal
 from ._core import PrefixCache, Step
 from ._live import Live
 from ._prompt_logprobs import PromptLogprobs, judged
@@ -110,6 +110,7 @@ class Batch(Live):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        alone: bool = False,
         prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Waiting:
@@ -128,7 +129,8 @@ class Batch(Live):
             owned=True,
         )
         told = None if prompt_logprobs is None else PromptLogprobs(ids, prompt_logprobs)
-        return Waiting(generation, ids, namespace, lengths, told)
+        apart = flag(alone, "batch", "alone") or told is not None
+        return Waiting(generation, ids, namespace, frozenset() if apart else lengths, apart, told)
 
     def take(self, each: Waiting) -> None:
         """It waits for its place in the steps from now on. Nothing where it was taken before."""
@@ -199,9 +201,9 @@ class Batch(Live):
             if room == 0:
                 return
             try:
-                each.generation.go_on_in(self._cache.begin(each.tokens(), namespace=each.namespace))
-                if each.told is not None:
-                    each.told.require(each.generation.live.length)
+                shares = not each.alone
+                session = self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
+                each.generation.go_on_in(session)
                 room -= 1
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
@@ -318,12 +320,14 @@ class Waiting:
         prompt: npt.NDArray[np.int32],
         namespace: str,
         checkpoints: frozenset[int] = frozenset(),
+        alone: bool = False,
         told: PromptLogprobs | None = None,
     ) -> None:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
         self.checkpoints = checkpoints
+        self.alone = alone  # it reuses nothing, and nothing of it is kept
         self.told = told  # what the model gives the prompt's tokens, where that was asked for
         self.taken = False  # by its batch
         self.computed = 0  # rows of the prompt; more than it has where room had to be given back
@@ -367,7 +371,7 @@ def leading(pending: Sequence[Waiting]) -> list[Waiting]:
     they share is there, then goes on from it. A leader never waits for whoever waits for it, so somebody takes part.
     """
     lengths = [int(each.generation.live.length) for each in pending]
-    texts = [each.tokens() if each.in_prompt else None for each in pending]
+    texts = [each.tokens() if each.in_prompt and not each.alone else None for each in pending]
 
     def waits_for(at: int, other: int) -> bool:
         text, ahead = texts[at], texts[other]

@@ -50,23 +50,22 @@ def test_they_are_those_of_transformers(name: str, chunk: int) -> None:
         assert len(values) == 3 and (each.rank <= 3) == (each.logprob.token in values)
 
 
-def test_what_is_known_has_none_and_is_refused() -> None:
+def test_what_is_known_is_computed_again() -> None:
     model = kv.models.load(TINY)
     tokens = model.tokenizer.encode(PROMPT)
     with cache_of(model) as cache, kv.Batcher(model, cache) as batcher:
         batcher.submit(tokens, 1).result(PATIENCE)
-        with pytest.raises(kv.ArgumentError, match=r"prompt_logprobs: got a prompt of which \d+ tokens are known"):
-            batcher.submit(tokens, 1, prompt_logprobs=0).result(PATIENCE)
-        told = batcher.submit(tokens, 1, prompt_logprobs=0, namespace="own")
-        told.result(PATIENCE)
-        assert len(told.prompt_logprobs) == len(tokens) - 1
+        told = [batcher.submit(tokens, 1, prompt_logprobs=0) for _ in range(2)]
+        assert told[0].result(PATIENCE) == told[1].result(PATIENCE) == batcher.submit(tokens, 1).result(PATIENCE)
+        assert told[0].prompt_logprobs == told[1].prompt_logprobs
+        assert [(request.reused, len(request.prompt_logprobs)) for request in told] == [(0, len(tokens) - 1)] * 2
         with pytest.raises(kv.ArgumentError, match="prompt_logprobs: got -1"):
             batcher.submit(tokens, 1, prompt_logprobs=-1)
         assert batcher.submit(tokens, 1).prompt_logprobs == []
 
 
 def test_giving_room_back_changes_nothing() -> None:
-    """Rows that were computed before are known afterwards, and have been read."""
+    """All of it is computed again, which says the same."""
     model = kv.models.load(TINY)
     prompts = [model.tokenizer.encode(f"{number} {PROMPT}") for number in range(3)]
     length = max(map(len, prompts))
@@ -74,10 +73,7 @@ def test_giving_room_back_changes_nothing() -> None:
     def told(capacity: int) -> Any:
         caches = model.caches(capacity=capacity, dtype="float32")
         with kv.PrefixCache(caches) as cache, kv.Batcher(model, cache, chunk=8) as batcher:
-            requests = [
-                batcher.submit(tokens, 24, prompt_logprobs=1, ignore_eos=True, namespace=str(number))
-                for number, tokens in enumerate(prompts)
-            ]
+            requests = [batcher.submit(tokens, 24, prompt_logprobs=1, ignore_eos=True) for tokens in prompts]
             for request in requests:
                 request.result(PATIENCE)
             return [(request.tokens, request.prompt_logprobs) for request in requests]
@@ -148,7 +144,7 @@ def test_nothing_of_it_is_kept_and_nothing_reused(server: Served) -> None:
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_several_prompts_at_once(server: Served, most: int) -> None:
-    """They begin alike: what one computes must not take the logits from the other."""
+    """They begin alike, and none of them goes on from what another one computes."""
     prompts = [ids(server, PROMPT + end) for end in (" Yes.", " No.", " Never mind.")]
     told = choices(server, prompt=prompts, echo=True, logprobs=2, max_tokens=most, n=2)
     assert [each["index"] for each in told] == list(range(6))

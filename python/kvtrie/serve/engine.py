@@ -7,7 +7,6 @@ waits for the step that is under way, writes what the disk does not have yet, an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +14,14 @@ from dataclasses import dataclass, field
 from .._core import CausalCache, HybridCache
 from .._flushing import flushed
 from ..batcher import Batcher
-from ..errors import Error, NotSupported
+from ..errors import NotSupported
 from ..explain import Explanation
 from ..models.base import Model
 from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
 from ..replies import SamplingOptions
-from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
-from .asked_for import namespace_of
 from .clocks import ADVICE, Clocks
 from .conversation_texts import ConversationTexts, Messages
 from .generic_tools import needs_generic, syntax_for
@@ -55,8 +52,8 @@ class AnswerOptions:
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
     asked for it. ``rule``: what the answer is instead. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how
     many of the likeliest tokens those of the prompt come with; such a prompt is computed from its beginning, alone.
-    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is evicted when it
-    has ended; it needs a namespace of its own."""
+    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: it reuses
+    nothing, and nothing of it is kept."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -94,7 +91,6 @@ class Engine:
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)
-        self._unkept: dict[asyncio.Task[None], tuple[Prompt, str]] = {}  # state that goes when its request has ended
         self._has_points = any(_needs_points(each) for each in cache.caches)
 
     # --- prompts ----------------------------------------------------------------------------------------------------
@@ -167,8 +163,6 @@ class Engine:
         return made
 
     async def _answer(self, api: str, prompt: Prompt, namespace: str, options: AnswerOptions, number: int) -> Answer:
-        if options.prompt_logprobs is not None:  # what is known has no logits
-            namespace = namespace_of(namespace, None, alone=True)
         why = ""
         if self.journal.listeners:
             found = await self.explain(prompt, namespace)
@@ -181,14 +175,14 @@ class Engine:
             ignore_eos=options.ignore_eos,
             namespace=namespace,
             checkpoints=prompt.checkpoints,
+            alone=options.keeps_nothing,
             prompt_logprobs=options.prompt_logprobs,
             **await self._sampling(options, reading, number),
         )
         try:
             entry = self.journal.begin(api, namespace, request, why)
-            if options.keeps_nothing or options.prompt_logprobs is not None:
-                self._evict_behind(request, prompt, namespace)
-            return Answer(request, reading, entry, self.journal, self._replays)
+            replays = Replays() if options.keeps_nothing else self._replays
+            return Answer(request, reading, entry, self.journal, replays)
         except BaseException:  # whose traceback has the request for as long as anybody has it
             request.cancel()
             self.journal.give_up(request)
@@ -199,25 +193,6 @@ class Engine:
         if wanted == -1:
             return room
         return min(room, self.settings.max_tokens if wanted is None else max(1, wanted))
-
-    def _evict_behind(self, request: Request, prompt: Prompt, namespace: str) -> None:
-        """Takes the state of a namespace out of the cache once the request has ended."""
-
-        async def evict() -> None:
-            with contextlib.suppress(Exception):  # which the answer's reader is told
-                await request
-            await asyncio.to_thread(self._evict, task)
-
-        task = asyncio.create_task(evict())
-        self._unkept[task] = (prompt, namespace)
-
-    def _evict(self, task: asyncio.Task[None]) -> None:
-        """Nothing where another answer to the same prompt is live, which does it in its turn."""
-        prompt, namespace = self._unkept.get(task, (None, ""))
-        if prompt is not None:
-            with contextlib.suppress(Error):
-                self.cache.evict(prompt.tokens, namespace=namespace)
-        self._unkept.pop(task, None)
 
     async def _sampling(self, options: AnswerOptions, reading: Reading, number: int) -> SamplingOptions:
         sampling = SamplingOptions(**options.sampling)
@@ -342,8 +317,6 @@ class Engine:
         """Ends all requests, then the cache; all that is idle is written to its disk before. It may be called again."""
         try:
             self.batcher.close()
-            for task in list(self._unkept):
-                self._evict(task)
             if not flushed(self.cache):
                 _log.warning("serve: some of the state was not written to the disk")
         finally:
