@@ -138,7 +138,7 @@ def _messages(raw: object, tokenizer: Tokenizer, kind: type[ConversationRequest]
 
 
 def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _Prompt:
-    """What goes on from a response that one replica kept is refused by all of them."""
+    """Replicas keep no responses, and refuse what goes on from one."""
     body = kind.model_validate(raw)
     tools = [] if body.tool_choice == "none" else list(tools_of(body)[0].values())
     variables = thinking_of(tokenizer, body.thinking_asked, tools).variables

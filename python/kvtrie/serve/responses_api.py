@@ -81,7 +81,9 @@ def router(engine: Engine, tenants: Tenants, store: ResponseStore) -> APIRouter:
     @routes.delete(PATH + "/{made}")
     async def forget(made: str, request: Request) -> JsonObject:
         """It is gone, and with it what goes on from it."""
-        if not await asyncio.to_thread(store.remove, tenants.namespace(request), made):
+        namespace = tenants.namespace(request)
+        store.require_kept("response_id", 404)
+        if not await asyncio.to_thread(store.remove, namespace, made):
             raise _unknown(made)
         return {"id": made, "object": "response.deleted", "deleted": True}
 
@@ -95,6 +97,7 @@ def router(engine: Engine, tenants: Tenants, store: ResponseStore) -> APIRouter:
 
 
 async def _found(store: ResponseStore, namespace: str, made: str) -> Kept:
+    store.require_kept("response_id", 404)
     found = await asyncio.to_thread(store.find, namespace, made)
     if found is None:
         raise _unknown(made)
