@@ -279,7 +279,7 @@ def _filtered(row: Logits, s: Sampling) -> Logits:
     keep = logp >= logp.max() + np.log(s.min_p) if s.min_p > 0.0 else np.ones(row.shape, bool)
     if s.typical_p < 1.0:
         p = np.exp(logp)
-        entropy = -np.sum(np.where(p > 0, p * logp, 0.0))
+        entropy = -np.sum(p[p > 0] * logp[p > 0])  # 0 times infinity would be said in a warning
         order = np.argsort(np.where(np.isfinite(logp), np.abs(-logp - entropy), np.inf), kind="stable")
         count = int(np.searchsorted(np.cumsum(p[order]), s.typical_p)) + 1
         typical = np.zeros(row.shape, bool)
