@@ -286,7 +286,7 @@ def require_library() -> None:
 
 
 def elsewhere(program: str, text: str) -> str:
-    """What ``program`` says of ``text``: both are variables, ``said`` and ``text``. It runs in a process of its own,
+    """What ``program`` says about ``text``: these are variables, ``said`` and ``text``. It runs in a process of its own,
     that has ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
     arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
     try:
