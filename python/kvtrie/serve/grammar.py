@@ -286,8 +286,8 @@ def require_library() -> None:
 
 
 def elsewhere(program: str, text: str) -> str:
-    """What ``program`` says about ``text``: these are variables, ``said`` and ``text``. It runs in a process of its own,
-    that has ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
+    """What ``program`` says about ``text``: these are variables, ``said`` and ``text``. It runs in a process that has
+    ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
     arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
     try:
         ended = subprocess.run(
