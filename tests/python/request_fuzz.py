@@ -226,7 +226,8 @@ class Bodies:
 
 @dataclass
 class Tally:
-    """``counts``: by route and status. ``silence``: the longest time without a byte, and whose it was."""
+    """``counts``: by route and status. ``silence``: the longest time without a byte in a stream, or in
+    front of it, and whose it was."""
 
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -264,13 +265,18 @@ async def asked(app: Any, path: str, body: bytes, kind: str) -> tuple[int, bytes
     return status, said, max(silence, time.monotonic() - last)
 
 
+def is_stream(said: bytes) -> bool:
+    """Of server-sent events."""
+    return said.startswith((b"data: ", b"event: ", b": "))
+
+
 def wrong_with(path: str, status: int, said: bytes) -> str:
     """What; "": nothing."""
     if status not in STATUSES:
         return f"status {status}"
-    if said.startswith((b"data: ", b"event: ", b": ")):
+    if is_stream(said):
         ends = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"error")
-        return "" if any(end in said[-4000:] for end in ends) else "a stream without an end"
+        return "" if any(end in said for end in ends) else "a stream without an end"
     try:
         told = [json.loads(line) for line in said.splitlines()] if path.startswith("/api/") else [json.loads(said)]
     except ValueError:
@@ -295,7 +301,8 @@ async def play(app: Any, seed: int, count: int, at_once: int = 8, shows: bool = 
             except Exception as error:
                 status, said, silence, problem = 0, b"", 0.0, f"{type(error).__name__}: {error}"
             tally.counts[path, status] += 1
-            tally.silence = max(tally.silence, (silence, f"request {number} to {path}"))
+            if is_stream(said):
+                tally.silence = max(tally.silence, (silence, f"request {number} to {path}"))
             if problem:
                 tally.wrong.append(f"request {number} of seed {seed} to {path}: {problem}: {body!r} -> {said[:300]!r}")
             if shows and number % 5000 == 4999:

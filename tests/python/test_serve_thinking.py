@@ -232,6 +232,12 @@ def test_who_always_thinks_is_kept_from_it(thinker: Served, path: str, fields: A
     assert answered(thinker, path)[0]
 
 
+def test_a_schema_holds_behind_reasoning_that_was_closed(thinker: Served) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes", "no"]}}}
+    for fields in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"thinking_budget": 5}}):
+        assert answered(thinker, CHAT, response_format=schema, **fields)[1] in ('"yes"', '"no"')
+
+
 def test_who_never_thinks_keeps_every_limit_and_says_so(never: Served) -> None:
     for stream in (False, True):
         fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "medium"}}

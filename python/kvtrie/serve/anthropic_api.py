@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..errors import ArgumentError
 from ..replies import SamplingOptions
@@ -36,6 +36,7 @@ from .prompts import Prompt
 from .streams import Answering, event, events, kept_alive, progress_of, until_gone
 from .tenants import Tenants
 from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 from .wrong_fields import ROLE_NOT_SUPPORTED, FieldError
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -205,7 +206,7 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
             response: Response = events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
         else:
             content = await _content(answer)
-            response = JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
+            response = JsonResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
         if thinking.never:
             response.headers["x-kvtrie-thinking"] = "never"
         return response

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from .. import __version__
 from ..replies import SamplingOptions
@@ -27,6 +27,7 @@ from .prompts import Prompt
 from .streams import Answering, lines, until_gone
 from .tenants import Tenants
 from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 
 
 def router(engine: Engine, tenants: Tenants) -> APIRouter:
@@ -231,7 +232,7 @@ async def _answered(
             whole.text += piece.text
             whole.reasoning += piece.reasoning
             whole.calls += piece.calls
-        return JSONResponse({**_head(engine), **fields(whole), **_ending(answer)})
+        return JsonResponse({**_head(engine), **fields(whole), **_ending(answer)})
 
 
 async def _parts(engine: Engine, answer: Answer, fields: Callable[[Piece], JsonObject]) -> AsyncIterator[JsonObject]:

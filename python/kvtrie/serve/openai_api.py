@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..replies import SamplingOptions
 from ..sampling import TokenLogprob
@@ -29,6 +29,7 @@ from .prompts import Prompt
 from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
 from .thinking import thinking_of
+from .wire import JsonResponse
 from .wrong_fields import empty
 
 
@@ -161,7 +162,7 @@ async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
             told = _chat_events(answers, head, usage)
             return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
         choices = await _all_of(answers, _chat_choice)
-        return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
+        return JsonResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
 
 
 async def _chat_choice(number: int, answer: Answer) -> JsonObject:
@@ -246,7 +247,7 @@ async def _completions(engine: Engine, body: CompletionRequest, namespace: str) 
             if body.prompt_logprobs is not None:
                 told_of_prompt = answer.prompt_logprobs
                 choice["prompt_logprobs"] = by_ids(engine.model.tokenizer, told_of_prompt, body.prompt_logprobs)
-        return JSONResponse(
+        return JsonResponse(
             {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..replies import SamplingOptions
 from .answer import Answer
@@ -38,6 +38,7 @@ from .responses_store import Kept, ResponseStore
 from .streams import COMMENT, Answering, events, kept_alive, until_gone
 from .tenants import Tenants
 from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 
 PATH = "/v1/responses"
 _KINDS: dict[str, type[FunctionTool] | type[CustomTool]] = {"function": FunctionTool, "custom": CustomTool}
@@ -290,4 +291,4 @@ async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, 
         async for piece in answer:
             output.take(piece)
         output.finish("incomplete" if answer.finish_reason == "length" else "completed")
-        return JSONResponse(await made.ended(store, namespace))
+        return JsonResponse(await made.ended(store, namespace))
