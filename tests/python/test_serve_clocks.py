@@ -12,6 +12,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.scale.prompt_keys import PromptKeys
 from kvtrie.serve import clocks
+from kvtrie.serve.asked_for import namespace_of
 from kvtrie.serve.clocks import ADVICE, Clocks, writes_time
 from processes import PATIENCE
 from serving import Served, served, tiny_model
@@ -56,6 +57,18 @@ def test_a_conversation_keeps_its_time() -> None:
     assert held.at("a", GOES_ON) == BEGAN  # its last request was less than a day ago
     time.move(clocks.FORGOTTEN)
     assert held.at("a", GOES_ON) == time.now
+
+
+def test_what_is_not_kept_is_not_remembered() -> None:
+    time = Time()
+    held, alone = time.clocks("conversation"), namespace_of("a", None, alone=True)
+    assert held.at(alone, QUESTION) == BEGAN
+    time.move(60)
+    assert held.at("a", QUESTION) == time.now
+    time.move(60)
+    assert held.at(alone, GOES_ON) == BEGAN + datetime.timedelta(seconds=60)
+    runs = time.clocks(None)
+    assert not runs.has_changed(alone, QUESTION, ("a",)) and not runs.has_changed("a", QUESTION, ("b",))
 
 
 def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from .json_values import JsonObject, JsonView
 from .openai_schema import ChatRequest, Choosing
 from .rules import Kind, Rule
 
+ONCE = " once "  # in the namespace of a request that is alone
 _SEEDS = 1 << 64
 _RULES: Mapping[str, Kind] = {
     "guided_regex": "pattern",
@@ -51,7 +52,7 @@ class Schema(NamedTuple):
 def namespace_of(space: str, salt: str | None, alone: bool = False) -> str:
     """The namespace of a request: ``space``, or one within it that has ``salt``, or, ``alone``, one of its own."""
     if alone:
-        return f"{space} once {secrets.token_hex(16)}"
+        return f"{space}{ONCE}{secrets.token_hex(16)}"
     return space if salt is None else f"{space} salt {hashlib.sha256(salt.encode('utf-8', 'replace')).hexdigest()}"
 
 

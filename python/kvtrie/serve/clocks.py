@@ -9,6 +9,7 @@ is found again, in the middle of a conversation, too. ``--freeze-clock`` holds i
 
 A conversation is known by its beginning, up to the first words of a user, as clients send all of it each time, and by
 the namespace. So two that begin alike have one clock, and one whose beginning was changed or summarised is a new one.
+A request of which nothing is to be kept has the time of its conversation, and is not remembered.
 One that nobody went on with for a day is forgotten: its next request has the time that it is then. Clocks are in
 memory, so after a restart a conversation begins a new one.
 
@@ -29,6 +30,7 @@ from typing import NamedTuple
 
 from ..errors import ArgumentError
 from ..models.tokenizer import Tokenizer
+from .asked_for import ONCE
 from .json_values import JsonView
 
 MOST = 10_000
@@ -77,16 +79,19 @@ class Clocks:
             return self._fixed or self._now()
         key, tick = _beginning(namespace, messages), self._ticks()
         with self._lock:
-            known = self._known.pop(key, None)
+            known = self._known.get(key)
             began = known.began if known is not None and tick - known.last < FORGOTTEN else self._now()
+            if ONCE in namespace:
+                return began
             self._known[key] = _Known(began, tick)
+            self._known.move_to_end(key)
             while len(self._known) > MOST:
                 self._known.popitem(last=False)
         return began
 
     def has_changed(self, namespace: str, messages: Sequence[JsonView], times: tuple[str, ...]) -> bool:
         """Whether a conversation had other ``times`` in its last prompt. Remembers them."""
-        if not self.runs or not times:
+        if not self.runs or not times or ONCE in namespace:
             return False
         key = _beginning(namespace, messages)
         with self._lock:
@@ -111,5 +116,5 @@ def _beginning(namespace: str, messages: Sequence[JsonView]) -> bytes:
     """A digest of the messages up to the first of a user."""
     users = (at for at, message in enumerate(messages) if message.get("role") == "user")
     shown = [dict(message) for message in messages[: next(users, len(messages) - 1) + 1]]
-    said = json.dumps([namespace, shown], sort_keys=True, default=str)
+    said = json.dumps([namespace.partition(ONCE)[0], shown], sort_keys=True, default=str)
     return hashlib.sha256(said.encode("utf-8", "replace")).digest()

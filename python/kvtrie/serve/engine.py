@@ -52,8 +52,8 @@ class AnswerOptions:
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
     asked for it. ``rule``: what the answer is instead. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how
     many of the likeliest tokens those of the prompt come with; such a prompt is computed from its beginning, alone.
-    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: it reuses
-    nothing, and nothing of it is kept."""
+    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: it reuses nothing, and nothing
+    of it is kept."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -71,6 +71,11 @@ class AnswerOptions:
     ignore_eos: bool = False
     each_token: bool = False
     keeps_nothing: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the answer follows a grammar: beside tools that may be called it is a call, or follows that."""
+        return self.schema is not None or self.rule is not None or self.must_call
 
 
 class Engine:
@@ -128,14 +133,13 @@ class Engine:
         decode = self.model.tokenizer.decode
         return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
 
-    def advice(self, found: Explanation, prompt: Prompt) -> list[str]:
+    async def advice(self, found: Explanation, prompt: Prompt) -> list[str]:
         """What of the server's options would let more of ``prompt`` be reused."""
         if found.end != "differs" or not prompt.times:
             return []
-        common = len(self.model.tokenizer.decode([int(token) for token in found.tokens[: found.matched]]))
-        if not any(_lies_in(prompt.text, text, common) for text in prompt.times):
-            return []
-        return [ADVICE]
+        shared = [int(token) for token in found.tokens[: found.matched]]
+        common = len(await asyncio.to_thread(self.model.tokenizer.decode, shared))
+        return [ADVICE] if any(_lies_in(prompt.text, text, common) for text in prompt.times) else []
 
     async def plan(self, prompt: Prompt, namespace: str) -> int:
         """How many tokens of it would be reused now."""
@@ -166,7 +170,8 @@ class Engine:
         why = ""
         if self.journal.listeners:
             found = await self.explain(prompt, namespace)
-            why = "\n".join([str(found), *(f"to reuse more: {each}" for each in self.advice(found, prompt))])
+            advice = await self.advice(found, prompt)
+            why = "\n".join([str(found), *(f"to reuse more: {each}" for each in advice)])
         reading = self._reading(options, prompt)
         request = self.batcher.submit(
             prompt.tokens,
@@ -204,9 +209,7 @@ class Engine:
         if options.most_thoughts is not None and reasoning is not None:
             most = options.most_thoughts
             rules.append(ThinkingLimit(self.model.tokenizer, reasoning.marks, reasoning.opened, most))
-        if (
-            options.schema is not None or options.rule is not None or options.must_call
-        ):  # tools beside a schema: a call, or its JSON
+        if options.is_held:
             rules.append(await asyncio.to_thread(self._grammar, options, reading))
         if rules:
             sampling["logits_processors"] = rules

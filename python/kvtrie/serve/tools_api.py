@@ -72,7 +72,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         body.require_known(engine.settings.ignored)
         prompt = await _prompt(engine, body, namespace)
         found = await engine.explain(prompt, namespace)
-        return explanation_fields(found, engine, engine.advice(found, prompt))
+        return explanation_fields(found, engine, await engine.advice(found, prompt))
 
     return routes
 
