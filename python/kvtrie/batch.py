@@ -202,8 +202,9 @@ class Batch(Live):
                 return
             try:
                 shares = not each.alone
-                session = self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
-                each.generation.go_on_in(session)
+                each.generation.go_on_in(
+                    self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
+                )
                 room -= 1
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
