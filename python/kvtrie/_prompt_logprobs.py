@@ -12,7 +12,7 @@ Units: natural logarithms. Threads: that of the batch writes; others read once t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,9 @@ import numpy.typing as npt
 from ._core import Step
 from ._protocols import Logits, StepModel
 from .errors import ArgumentError
-from .sampling import TokenLogprob, logprob_of, whole
+from .sampling import RankedLogprob, logprob_of, whole
 
 ROWS = 16  # of logits that are read at once
-
-
-class RankedLogprob(NamedTuple):
-    """``rank``: 1 for the likeliest token, and how many are likelier, plus 1, for others."""
-
-    logprob: TokenLogprob
-    rank: int
 
 
 class _RowsModel(Protocol):

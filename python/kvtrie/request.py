@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from ._bell import Bell, ThreadBell
 from ._closing import AsyncClosing
 from ._handing import HandingBoth
-from ._prompt_logprobs import RankedLogprob
 from .errors import BusyError
-from .sampling import TokenLogprob
+from .sampling import RankedLogprob, TokenLogprob
 
 if TYPE_CHECKING:
     from typing_extensions import Self

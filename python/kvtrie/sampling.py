@@ -50,6 +50,13 @@ class TokenLogprob(NamedTuple):
     top: list[tuple[int, float]]  # the likeliest tokens, the likeliest first
 
 
+class RankedLogprob(NamedTuple):
+    """The same of a token of a prompt, and its ``rank``: 1 for the likeliest one."""
+
+    logprob: TokenLogprob
+    rank: int
+
+
 class Choice(NamedTuple):
     """A token, and its log-probability where that was asked for."""
 

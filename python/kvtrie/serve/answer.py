@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from .._prompt_logprobs import RankedLogprob
 from ..errors import ClosedError
 from ..models.prompts import OwnText
 from ..models.token_bytes import TokenBytes
 from ..models.tokenizer import Tokenizer
 from ..request import Request
-from ..sampling import TokenLogprob
+from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
 from .journal import Entry, Journal
 from .reasoning import ReasoningReader

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._prompt_logprobs import RankedLogprob
 from ..models.tokenizer import Tokenizer
-from ..sampling import TokenLogprob
+from ..sampling import RankedLogprob, TokenLogprob
 from .json_values import JsonObject
 from .logprobs import LEAST, name_of, of_text
 from .prompts import Prompt
