@@ -116,8 +116,18 @@ def test_a_pattern_stays_between_its_slashes() -> None:
     assert Rule("pattern", "a\nb", "regex").expression() == r"/a\nb/"
 
 
+def test_several_answers_share_a_translation(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+    elsewhere = rules.elsewhere
+    monkeypatch.setattr(rules, "elsewhere", lambda program, text: asked_for.append(text) or elsewhere(program, text))
+    for _ in range(2):
+        assert asked(server, TEXT, grammar='root ::= "of sixteen"', n=16).status_code == 200
+    assert len(asked_for) == 1
+
+
 def test_where_there_can_be_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = Rule("grammar", GBNF, "grammar").lark()
+    rules._translated.cache_clear()
     monkeypatch.setattr(rules._child, "possible", lambda: False)
     assert Rule("grammar", GBNF, "grammar").lark() == elsewhere
     with pytest.raises(FieldError, match="grammar: got what is no grammar"):
@@ -126,5 +136,6 @@ def test_where_there_can_be_no_other_process(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_grammar_that_takes_long_to_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_TRANSLATION", "while True: pass")
+    rules._translated.cache_clear()
     with pytest.raises(FieldError, match="takes more to read"):
         Rule("grammar", GBNF, "grammar").lark()

@@ -8,13 +8,14 @@ All of them become grammars in Lark's notation, which grammar.py compiles. A pat
 calls of tools, as a schema can; a grammar has names of its own, and cannot.
 
 GBNF is translated by a library, in Python; a text that is made for it may take long. So it is done in a process of its
-own that has seconds and a limit on memory, as compiling is.
+own that has seconds and a limit on memory, as compiling is, and the last translations are remembered.
 
 Threads: any.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from typing import Literal
 from .. import _child
 from .grammar import LONGEST, elsewhere, require_library
 from .wrong_fields import FieldError
+
+_REMEMBERED = 32  # translations: each of ``n`` answers asks for one
 
 Kind = Literal["pattern", "choice", "grammar"]
 
@@ -81,6 +84,7 @@ def _pattern(pattern: str, field: str) -> str:
     return f"/{''.join(parts)}/"
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def _translated(grammar: str, field: str) -> str:
     if len(grammar) > LONGEST:
         raise _wrong(field, f"got {len(grammar)} characters", str(LONGEST))
