@@ -87,7 +87,7 @@ from .explain import CacheReach, Explanation
 from .prefix_cache import PrefixCache
 from .stores import StoreError
 
-from .sampling import Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
+from .sampling import RankedLogprob, Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
 from .replies import Reply  # isort: skip
 from .batch import Batch, generate_batch  # isort: skip
 from .batcher import Batcher  # isort: skip
@@ -131,6 +131,7 @@ __all__ = [
     "NotSupported",
     "PrefixCache",
     "PrefixTrie",
+    "RankedLogprob",
     "Reason",
     "RecurrentCache",
     "RecurrentSnapshot",

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import converting, listed, refusal
+from ._arguments import converting, flag, listed, refusal
 from ._core import PrefixCache, Step
 from ._live import Live
+from ._prompt_logprobs import PromptLogprobs, judged
 from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
@@ -109,6 +110,8 @@ class Batch(Live):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        alone: bool = False,
+        prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Waiting:
         """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
@@ -125,7 +128,9 @@ class Batch(Live):
             chunk=self._chunk,
             owned=True,
         )
-        return Waiting(generation, ids, namespace, lengths)
+        told = None if prompt_logprobs is None else PromptLogprobs(ids, prompt_logprobs)
+        apart = flag(alone, "batch", "alone") or told is not None
+        return Waiting(generation, ids, namespace, frozenset() if apart else lengths, apart, told)
 
     def take(self, each: Waiting) -> None:
         """It waits for its place in the steps from now on. Nothing where it was taken before."""
@@ -196,7 +201,10 @@ class Batch(Live):
             if room == 0:
                 return
             try:
-                each.generation.go_on_in(self._cache.begin(each.tokens(), namespace=each.namespace))
+                shares = not each.alone
+                each.generation.go_on_in(
+                    self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
+                )
                 room -= 1
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
@@ -219,7 +227,8 @@ class Batch(Live):
         prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.generation.tokens]
         lengths = [each.generation.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
-        logits = self._model(step)
+        wanting = {row: each.told for row, each in enumerate(pending) if each.told and not each.told.complete}
+        logits = judged(self._model, step, wanting) if wanting else self._model(step)
         self._count()
         self._checkpoint(pending)
         done = [row for row, each in enumerate(pending) if each.generation.live.length == lengths[row]]
@@ -312,11 +321,15 @@ class Waiting:
         prompt: npt.NDArray[np.int32],
         namespace: str,
         checkpoints: frozenset[int] = frozenset(),
+        alone: bool = False,
+        told: PromptLogprobs | None = None,
     ) -> None:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
         self.checkpoints = checkpoints
+        self.alone = alone  # it reuses nothing, and nothing of it is kept
+        self.told = told  # what the model gives the prompt's tokens, where that was asked for
         self.taken = False  # by its batch
         self.computed = 0  # rows of the prompt; more than it has where room had to be given back
 
@@ -359,7 +372,7 @@ def leading(pending: Sequence[Waiting]) -> list[Waiting]:
     they share is there, then goes on from it. A leader never waits for whoever waits for it, so somebody takes part.
     """
     lengths = [int(each.generation.live.length) for each in pending]
-    texts = [each.tokens() if each.in_prompt else None for each in pending]
+    texts = [each.tokens() if each.in_prompt and not each.alone else None for each in pending]
 
     def waits_for(at: int, other: int) -> bool:
         text, ahead = texts[at], texts[other]

@@ -97,15 +97,27 @@ class Batcher(AsyncClosing):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        alone: bool = False,
+        prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Request:
         """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
 
-        ``checkpoints``: as in :meth:`kvtrie.Batch.add`. Raises ``kv.BusyError`` where ``max_waiting`` requests wait
-        already, ``kv.ClosedError`` once it is closed.
+        ``checkpoints``: as in :meth:`kvtrie.Batch.add`. ``alone``: nothing of what is known is reused, and nothing of
+        what it computes is kept, in any tier. ``prompt_logprobs``: the request comes to have ``prompt_logprobs``, each
+        with so many of the likeliest tokens; what is known has no logits, so it is computed alone. Raises
+        ``kv.BusyError`` where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
         """
         waiting = self._batch.make(
-            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
+            prompt,
+            max_tokens,
+            stop,
+            ignore_eos=ignore_eos,
+            namespace=namespace,
+            checkpoints=checkpoints,
+            alone=alone,
+            prompt_logprobs=prompt_logprobs,
+            **sampling,
         )
         return self._driver.submit(waiting)
 

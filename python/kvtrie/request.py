@@ -20,7 +20,7 @@ from ._bell import Bell, ThreadBell
 from ._closing import AsyncClosing
 from ._handing import HandingBoth
 from .errors import BusyError
-from .sampling import TokenLogprob
+from .sampling import RankedLogprob, TokenLogprob
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -150,6 +150,13 @@ class Request(AsyncClosing):
     def logprobs(self) -> list[TokenLogprob]:
         """One for each token, where ``logprobs`` was given."""
         return list(self._stream.logprobs)
+
+    @property
+    def prompt_logprobs(self) -> list[RankedLogprob]:
+        """One for each token of the prompt but the first, where ``prompt_logprobs`` was given and the first token of
+        the answer is there."""
+        told = self._stream.waiting.told
+        return [] if told is None or not self._stream.tokens else told.entries()
 
     @property
     def prompt_tokens(self) -> int:

@@ -50,6 +50,13 @@ class TokenLogprob(NamedTuple):
     top: list[tuple[int, float]]  # the likeliest tokens, the likeliest first
 
 
+class RankedLogprob(NamedTuple):
+    """The same of a token of a prompt, and its ``rank``: 1 for the likeliest one."""
+
+    logprob: TokenLogprob
+    rank: int
+
+
 class Choice(NamedTuple):
     """A token, and its log-probability where that was asked for."""
 
@@ -165,7 +172,7 @@ class Sampler(Whole):
     def choice(self, token: int, logits: Tensor | Logits) -> Choice:
         """With its log-probability among the model's own ``logits`` [1, vocab] where that was asked for."""
         count = self.sampling.logprobs
-        return Choice(token, None if count is None else _logprob(_row(logits), token, count))
+        return Choice(token, None if count is None else logprob_of(_row(logits), token, count))
 
     def _draw(self, position: int) -> Draw:
         s = self.sampling
@@ -279,7 +286,7 @@ def _filtered(row: Logits, s: Sampling) -> Logits:
     keep = logp >= logp.max() + np.log(s.min_p) if s.min_p > 0.0 else np.ones(row.shape, bool)
     if s.typical_p < 1.0:
         p = np.exp(logp)
-        entropy = -np.sum(np.where(p > 0, p * logp, 0.0))
+        entropy = -np.sum(p[p > 0] * logp[p > 0])  # 0 times infinity would be said in a warning
         order = np.argsort(np.where(np.isfinite(logp), np.abs(-logp - entropy), np.inf), kind="stable")
         count = int(np.searchsorted(np.cumsum(p[order]), s.typical_p)) + 1
         typical = np.zeros(row.shape, bool)
@@ -296,7 +303,8 @@ def log_softmax(row: Logits) -> npt.NDArray[np.float64]:
     return result
 
 
-def _logprob(row: Logits, token: int, top: int) -> TokenLogprob:
+def logprob_of(row: Logits, token: int, top: int) -> TokenLogprob:
+    """``row`` [vocab]; ``top``: how many of the likeliest tokens it comes with."""
     logp = log_softmax(row)
     top = min(top, len(logp))
     likeliest = np.argpartition(-logp, top - 1)[:top] if top > 0 else np.empty(0, np.int64)

@@ -257,6 +257,7 @@ PACKAGE = [
     Entry(kv.CacheReach, lambda w: explanation(w).caches[0], VALUE),
     Entry(kv.Sampling, lambda _: kv.Sampling(temperature=0.5, seed=1), VALUE),
     Entry(kv.Score, lambda w: kv.score(w.model, PROMPT, [[1, 2]], cache=w.cache)[0], VALUE),
+    Entry(kv.RankedLogprob, lambda _: kv.RankedLogprob(kv.TokenLogprob(1, -0.5, []), 2), VALUE),
     Entry(kv.TokenLogprob, lambda _: kv.TokenLogprob(1, -0.5, [(1, -0.5)]), VALUE),
     Entry(kv.models.Tokenizer, lambda w: copy.copy(w.model.tokenizer), PLAIN, (), lambda x: x.encode("a word")),
     Entry(kv.models.Detokenizer, lambda w: w.model.tokenizer.stream(), PLAIN, (), lambda x: x.finish()),

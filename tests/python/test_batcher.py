@@ -231,7 +231,7 @@ def test_somebody_always_takes_part() -> None:
             self.generation = self
             self.live = self
             self.length, self.namespace, self._tokens = length, "n", np.asarray(tokens, np.int32)
-            self.in_prompt = len(tokens) - length > 1
+            self.in_prompt, self.alone = len(tokens) - length > 1, False
 
         def tokens(self) -> Any:
             return self._tokens

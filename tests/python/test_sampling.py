@@ -88,6 +88,11 @@ def test_typical_p_keeps_the_expected_surprise() -> None:
     assert len(drawn(1500, typical_p=0.4)) > 1
 
 
+def test_typical_p_beside_tokens_that_are_forbidden() -> None:
+    best = int(ROW.argmax())
+    assert best not in drawn(typical_p=0.9, logit_bias={best: float("-inf")})
+
+
 def test_filters_do_nothing_at_temperature_zero() -> None:
     assert choose(min_p=0.9, typical_p=0.1).token == int(ROW.argmax())
 

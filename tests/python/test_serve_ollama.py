@@ -10,13 +10,10 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from kvtrie.models.tokenizer import Tokenizer
-from kvtrie.serve.failures import Refusal
 from kvtrie.serve.ollama_schema import HARMLESS, NEUTRAL, ChatAsked, GenerateAsked, Options
-from kvtrie.serve.thinking import thinking_variables
 from processes import PATIENCE
-from serving import TINY, Served, served, tiny_model
-from small_templates import TEMPLATES, WITH_TOOLS
+from serving import Served, served, tiny_model
+from small_templates import WITH_TOOLS
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is a lock?"}]
 PARAMETERS = {
@@ -160,27 +157,3 @@ def test_each_option_is_obeyed_refused_or_harmless(server: Served) -> None:
         server, "/api/chat", {"messages": QUESTION, "options": {"num_predict": 6, "stop": plain["content"][:3]}}
     )
     assert (stopped["message"]["content"], stopped["done_reason"]) == ("", "stop")
-
-
-@pytest.mark.parametrize(
-    ("template", "effort", "variables"),
-    [
-        ("plain", None, {}),
-        ("plain", "none", {}),
-        ("plain", "on", None),
-        ("plain", "high", None),
-        ("a program", "none", {"enable_thinking": False}),
-        ("a program", "on", {"enable_thinking": True}),
-        ("a program", "low", {"enable_thinking": True}),
-        ("{{ reasoning_effort }}", "low", {"reasoning_effort": "low"}),
-        ("{{ reasoning_effort }}", "on", {}),
-    ],
-)
-def test_how_hard_it_thinks_is_said_in_the_templates_words(template: str, effort: Any, variables: Any) -> None:
-    own = kv.models.load(TINY).tokenizer
-    tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATES.get(template, template))
-    if variables is not None:
-        assert thinking_variables(tokenizer, effort, None, "think") == variables
-        return
-    with pytest.raises(Refusal, match="think: this model's chat template has no such setting"):
-        thinking_variables(tokenizer, effort, None, "think")

@@ -462,3 +462,26 @@ def test_responses_come_back_after_a_restart(tmp_path: Path) -> None:
     more = second.post("/v1/responses", {**asked, "input": "b", "previous_response_id": made["id"]})
     assert more["usage"]["input_tokens_details"]["cached_tokens"] >= made["usage"]["total_tokens"] - 1
     second.end(signal.SIGTERM)
+
+
+def test_a_replica_keeps_none_and_says_why() -> None:
+    with served(tiny_model(WITH_TOOLS), temperature=0.0, kept_responses=0) as replica:
+
+        def asked(how: str, path: str, body: Any = None) -> Any:
+            response = httpx.request(how, replica.url + path, json=body, timeout=PATIENCE)
+            return response.status_code, response.json()
+
+        status, made = asked("POST", "/v1/responses", {"input": "a", "store": True, "max_output_tokens": 2})
+        assert (status, made["store"]) == (200, False)
+        more = {"input": "b", "previous_response_id": made["id"]}
+        refused = [
+            (400, "previous_response_id", *asked("POST", "/v1/responses", more)),
+            (400, "previous_response_id", *asked("POST", "/v1/responses/input_tokens", more)),
+            (404, "response_id", *asked("GET", f"/v1/responses/{made['id']}")),
+            (404, "response_id", *asked("GET", f"/v1/responses/{made['id']}/input_items")),
+            (404, "response_id", *asked("DELETE", f"/v1/responses/{made['id']}")),
+        ]
+        for wanted, param, status, told in refused:
+            error = told["error"]
+            assert (status, error["param"], error["code"]) == (wanted, param, "unsupported_parameter")
+            assert "replicas" in error["message"] and "send the whole conversation as input" in error["message"]

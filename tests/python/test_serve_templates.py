@@ -13,6 +13,7 @@ from tokenizers import models
 
 import kvtrie as kv
 from kvtrie.models.tokenizer import Tokenizer
+from kvtrie.serve.clocks import Clocks
 from kvtrie.serve.conversation_texts import ConversationTexts
 from kvtrie.serve.openai_schema import ChatMessage
 from kvtrie.serve.replays import Replays
@@ -29,7 +30,7 @@ HELLO = {"role": "user", "content": "hi"}
 
 def texts(template: str | Mapping[str, str]) -> ConversationTexts:
     tokenizer = Tokenizer(RAW, special={"bos_token": "<s>", "eos_token": "</s>"}, chat_template=template)
-    return ConversationTexts(tokenizer, Replays(), VolatileLines())
+    return ConversationTexts(tokenizer, Replays(), VolatileLines(), Clocks())
 
 
 def prompt(template: str | Mapping[str, str], *messages: Any, **more: Any) -> str:

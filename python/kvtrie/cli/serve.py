@@ -90,6 +90,11 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--chat-template", metavar="FILE", help="a chat template (Jinja) in place of the model's own")
     parser.add_argument(
+        "--freeze-clock", metavar="WHEN",
+        help="hold the time in the chat template still, which ends reuse when it changes: conversation (that of its "
+        "first request), start (the server's), or a day such as 2026-11-27",
+    )  # fmt: skip
+    parser.add_argument(
         "--ignore-fields", metavar="NAME", action="append", default=[],
         help="ignore a field of requests that would be refused, since it is not known here (may be repeated)",
     )  # fmt: skip
@@ -103,6 +108,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     except ImportError as error:
         raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
     from kvtrie.serve.app import create_app
+    from kvtrie.serve.clocks import writes_time
     from kvtrie.serve.generic_tools import needs_generic
     from kvtrie.serve.opening import open_server
     from kvtrie.serve.server import Server
@@ -118,6 +124,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         print(opened.note, file=out)
     if needs_generic(opened.model.tokenizer):
         print("its chat template knows no tools: a system message describes them", file=out)
+    if opened.settings.freeze_clock is None and writes_time(opened.model.tokenizer):
+        print("its chat template writes the time; --freeze-clock conversation holds it still", file=out)
     app = create_app(opened.model, opened.cache, opened.name, opened.settings)
     context = opened.settings.context
     print(f"{opened.name} on {opened.model.device.name}, a context of {context:,} tokens", file=out)

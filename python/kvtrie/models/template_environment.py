@@ -9,9 +9,11 @@ template_prices.py; they change nothing of what a template says.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes
@@ -26,6 +28,7 @@ from markupsafe import soft_str
 
 from . import template_prices as prices
 
+_WRITTEN = 16  # times of one prompt that are told
 _PLAIN = (str, int, float, list, tuple, dict, type(None), Undefined)
 
 
@@ -201,9 +204,30 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+_clock: ContextVar[tuple[datetime.datetime, list[str]] | None] = ContextVar("clock", default=None)
+
+
+@contextlib.contextmanager
+def clock_at(when: datetime.datetime) -> Iterator[list[str]]:
+    """What this thread renders meanwhile has this time; gives the times that were written, as they were."""
+    written: list[str] = []
+    token = _clock.set((when, written))
+    try:
+        yield written
+    finally:
+        _clock.reset(token)
+
+
 def _strftime_now(layout: str) -> str:
     prices.pay_for_widths(layout, ())
-    return datetime.datetime.now().strftime(layout)
+    held = _clock.get()
+    if held is None:
+        return datetime.datetime.now().strftime(layout)
+    when, written = held
+    text = when.strftime(layout)
+    if text not in written and len(written) < _WRITTEN:
+        written.append(text)
+    return text
 
 
 def _string(value: object) -> str:

@@ -55,7 +55,8 @@ class _Front(Ingress):
         if tokenizer is None:
             raise NotSupported("[scale] model: there is no tokenizer, so there is no text to answer with")
         use_template(tokenizer, options)
-        super().__init__(replicas, options, PromptKeys(tokenizer, options.drop_lines), attempts)
+        keys = PromptKeys(tokenizer, options.drop_lines, options.freeze_clock)
+        super().__init__(replicas, options, keys, attempts)
 
 
 def _router(options: ScaleOptions) -> RequestRouterConfig:

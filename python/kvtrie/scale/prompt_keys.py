@@ -24,17 +24,18 @@ from ..models.tokenizer import TextReading, Tokenizer
 from ..serve.anthropic_api import conversation_of
 from ..serve.anthropic_schema import ConversationRequest, CountRequest, MessagesRequest
 from ..serve.asked_for import namespace_of
+from ..serve.clocks import Clocks
 from ..serve.conversation_texts import ConversationTexts
 from ..serve.failures import Refusal
 from ..serve.json_values import JsonObject, JsonView
-from ..serve.ollama_api import asked_messages, effort_of, messages_of
+from ..serve.ollama_api import asked_messages, messages_of
 from ..serve.ollama_schema import ChatAsked, GenerateAsked
 from ..serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
 from ..serve.replays import Replays
-from ..serve.responses_api import tools_of, variables_of, with_instructions
+from ..serve.responses_api import tools_of, with_instructions
 from ..serve.responses_items import items_of
 from ..serve.responses_schema import PromptRequest, ResponseRequest
-from ..serve.thinking import thinking_variables
+from ..serve.thinking import thinking_of
 from ..serve.volatile import VolatileLines
 from .summaries import prompt_fingerprints
 
@@ -66,13 +67,14 @@ _Prompt = Optional["_Text | Sequence[int] | _Conversation"]
 
 
 class PromptKeys:
-    """Of one model's requests. ``drop_lines``: as in ``ServeOptions``."""
+    """Of one model's requests. ``drop_lines``, ``freeze_clock``: as in ``ServeOptions``."""
 
-    def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = (), freeze_clock: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._texts = None
         if tokenizer.chat_templates:
-            self._texts = ConversationTexts(tokenizer, Replays(), VolatileLines(tuple(drop_lines)))
+            volatile = VolatileLines(tuple(drop_lines))
+            self._texts = ConversationTexts(tokenizer, Replays(), volatile, Clocks(freeze_clock))
 
     @staticmethod
     def knows(path: str) -> bool:
@@ -101,9 +103,9 @@ class PromptKeys:
         if isinstance(prompt, _Conversation):
             if self._texts is None:
                 return PromptKey()
-            found, _ = self._texts.of(
+            found = self._texts.of(
                 prompt.messages, namespace, prompt.tools, prompt.variables, special_tokens=prompt.special_tokens
-            )
+            ).text
             return _of_tokens(found.text, np.asarray(self._tokenizer.ids_of(found), np.int32), namespace)
         return _of_tokens(" ".join(map(str, prompt)), np.asarray(prompt, np.int32), namespace)
 
@@ -119,31 +121,34 @@ def _tools(body: ChatRequest | ConversationRequest | ExplainRequest) -> list[Jso
     return [tool.as_dict() for tool in body.tools or ()]
 
 
-def _chat(raw: object, _: Tokenizer) -> _Prompt:
+def _chat(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = ChatRequest.model_validate(raw)
     tools = [] if body.tool_choice == "none" else _tools(body)
     messages = [message.as_dict() for message in body.messages]
-    return _Conversation(messages, tools, body.variables, body.special_tokens)
+    variables = thinking_of(tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
+    return _Conversation(messages, tools, variables, body.special_tokens)
 
 
-def _messages(raw: object, kind: type[ConversationRequest]) -> _Prompt:
+def _messages(raw: object, tokenizer: Tokenizer, kind: type[ConversationRequest]) -> _Prompt:
     body = kind.model_validate(raw)
     none = body.tool_choice is not None and body.tool_choice.type == "none"
-    return _Conversation(conversation_of(body)[0], [] if none else _tools(body), body.variables, body.special_tokens)
+    tools = [] if none else _tools(body)
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
+    return _Conversation(conversation_of(body)[0], tools, variables, body.special_tokens)
 
 
 def _response(raw: object, tokenizer: Tokenizer, kind: type[PromptRequest]) -> _Prompt:
-    """What goes on from a response that one replica kept is refused by all of them."""
+    """Replicas keep no responses, and refuse what goes on from one."""
     body = kind.model_validate(raw)
     tools = [] if body.tool_choice == "none" else list(tools_of(body)[0].values())
-    variables = variables_of(tokenizer, body, tools)
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
     return _Conversation(with_instructions(body, items_of(body.input)), tools, variables)
 
 
 def _ollama_chat(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = ChatAsked.model_validate(raw)
     tools = [tool.as_dict() for tool in body.tools or ()]
-    variables = thinking_variables(tokenizer, effort_of(body.think), tools, "think")
+    variables = thinking_of(tokenizer, body.thinking_asked, tools).variables
     return _Conversation(messages_of(body.messages), tools, variables)
 
 
@@ -151,7 +156,7 @@ def _ollama_text(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = GenerateAsked.model_validate(raw)
     if body.raw:
         return _Text(body.prompt, "parse")
-    variables = thinking_variables(tokenizer, effort_of(body.think), None, "think")
+    variables = thinking_of(tokenizer, body.thinking_asked, None).variables
     return _Conversation(asked_messages(body), [], variables)
 
 
@@ -165,20 +170,21 @@ def _completion(raw: object, _: Tokenizer) -> _Prompt:
     return [token for token in body.prompt if isinstance(token, int)]
 
 
-def _explain(raw: object, _: Tokenizer) -> _Prompt:
+def _explain(raw: object, tokenizer: Tokenizer) -> _Prompt:
     body = ExplainRequest.model_validate(raw)
     if body.messages is None:
         return _Text(body.prompt, body.special_tokens or "parse") if isinstance(body.prompt, str) else body.prompt
-    messages = [message.as_dict() for message in body.messages]
-    return _Conversation(messages, _tools(body), body.chat_template_kwargs, body.special_tokens or "letters")
+    messages, tools = [message.as_dict() for message in body.messages], _tools(body)
+    variables = thinking_of(tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
+    return _Conversation(messages, tools, variables, body.special_tokens or "letters")
 
 
 # Requests of other routes have no prompt.
 _READERS: Mapping[str, Callable[[object, Tokenizer], _Prompt]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completion,
-    "/v1/messages": lambda raw, _: _messages(raw, MessagesRequest),
-    "/v1/messages/count_tokens": lambda raw, _: _messages(raw, CountRequest),
+    "/v1/messages": lambda raw, tokenizer: _messages(raw, tokenizer, MessagesRequest),
+    "/v1/messages/count_tokens": lambda raw, tokenizer: _messages(raw, tokenizer, CountRequest),
     "/v1/responses": lambda raw, tokenizer: _response(raw, tokenizer, ResponseRequest),
     "/v1/responses/input_tokens": lambda raw, tokenizer: _response(raw, tokenizer, PromptRequest),
     "/api/chat": _ollama_chat,

@@ -12,10 +12,12 @@
                       fields.py        which fields are obeyed, ignored or refused (asked_for.py, wrong_fields.py)
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
-                        conversation_texts.py   messages -> text (replays.py, volatile.py, generic_tools.py)
+                        conversation_texts.py   messages -> text (replays.py, volatile.py, clocks.py, generic_tools.py,
+                                       thinking.py)
                         prompts.py     text -> tokens as the cache knows them
                         answer.py      tokens -> text, reasoning.py, tool_calls.py, up to the stop text
-                        grammar.py     answers that follow a JSON schema
+                        grammar.py     answers that follow a JSON schema, or rules.py; thinking_limit.py
+                        echo.py        prompts that are given back, and how likely they were
                         journal.py     what became of the last requests: metrics.py, live.py
 
 HTTP is uvicorn's and FastAPI's. Everything runs in one event loop, but for the batcher's thread, and templates and

@@ -19,7 +19,7 @@ from ..models.prompts import OwnText
 from ..models.token_bytes import TokenBytes
 from ..models.tokenizer import Tokenizer
 from ..request import Request
-from ..sampling import TokenLogprob
+from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
 from .journal import Entry, Journal
 from .reasoning import ReasoningReader
@@ -94,6 +94,11 @@ class Answer:
     def reused(self) -> int:
         """Of them, those that were known."""
         return self._request.reused
+
+    @property
+    def prompt_logprobs(self) -> list[RankedLogprob]:
+        """Of each token of the prompt but the first, where they were asked for, once it has ended."""
+        return self._request.prompt_logprobs
 
     @property
     def tokens(self) -> list[int]:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..errors import ArgumentError
 from ..replies import SamplingOptions
@@ -35,6 +35,8 @@ from .json_values import JsonObject
 from .prompts import Prompt
 from .streams import Answering, event, events, kept_alive, progress_of, until_gone
 from .tenants import Tenants
+from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 from .wrong_fields import ROLE_NOT_SUPPORTED, FieldError
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -58,7 +60,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         namespace = namespace_of(tenants.namespace(request), body.cache_salt)
         body.require_known(engine.settings.ignored)
         engine.require_text("messages")
-        prompt = await _prompt(engine, body, namespace)
+        prompt, _ = await _prompt(engine, body, namespace)
         return {"input_tokens": len(prompt.tokens)}
 
     return routes
@@ -67,12 +69,14 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 # ---- a conversation as the templates have it -------------------------------------------------------------------------
 
 
-async def _prompt(engine: Engine, body: ConversationRequest, namespace: str) -> Prompt:
+async def _prompt(engine: Engine, body: ConversationRequest, namespace: str) -> tuple[Prompt, Thinking]:
     _require_own_tools(body)
     converted, marks = conversation_of(body)
-    shown, variables = _shown_tools(body), body.variables
+    shown = _shown_tools(body)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown)
     try:
-        return await engine.chat(converted, namespace, shown, variables, marks, body.special_tokens)
+        reading = body.special_tokens
+        return await engine.chat(converted, namespace, shown, thinking.variables, marks, reading), thinking
     except FieldError:
         raise
     except ArgumentError as error:  # the template's own words
@@ -169,7 +173,7 @@ def _require_own_tools(body: ConversationRequest) -> None:
 
 async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Response:
     tools = _callable_tools(body)
-    prompt = await _prompt(engine, body, namespace)
+    prompt, thinking = await _prompt(engine, body, namespace)
     must = body.tool_choice is not None and body.tool_choice.type in ("any", "tool")
     schema = _schema(body)
     options = AnswerOptions(
@@ -182,6 +186,7 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
         one_call=body.tool_choice is not None and bool(body.tool_choice.disable_parallel_tool_use),
         schema=schema.value,
         schema_field=schema.field,
+        most_thoughts=thinking.most,
         keeps_nothing=body.cache_prompt is False,
     )
     known = (await engine.plan(prompt, namespace)) if body.stream else 0
@@ -198,9 +203,13 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
         }
         if body.stream:
             told = _events(answer, prompt, head, known)
-            return events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
-        content = await _content(answer)
-        return JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
+            response: Response = events(kept_alive(told, lambda: _ping(answer, body)), [answer], "/v1/messages")
+        else:
+            content = await _content(answer)
+            response = JsonResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
+        if thinking.never:
+            response.headers["x-kvtrie-thinking"] = "never"
+        return response
 
 
 def _schema(body: MessagesRequest) -> Schema:

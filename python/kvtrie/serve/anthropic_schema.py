@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from .fields import PromptFields, field_names
 from .json_values import JsonObject
 from .openai_schema import Sharing, SpecialTokens, StopText, Text
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -113,9 +114,10 @@ class ToolChoice(BaseModel):
 
 
 class Thinking(BaseModel):
-    """Templates learn of it as ``enable_thinking``."""
+    """``budget_tokens``: the most that it may think, which Anthropic's servers want from 1,024 on."""
 
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Optional[Annotated[int, Field(ge=0, lt=1 << 31)]] = None
 
 
 class OutputFormat(BaseModel):
@@ -124,7 +126,7 @@ class OutputFormat(BaseModel):
 
 
 class OutputConfig(BaseModel):
-    """``effort``: a variable of the template, as ``reasoning_effort``."""
+    """``effort``: how hard it is to think, at most; "high" stands for no effort at all."""
 
     effort: Optional[Annotated[str, Field(max_length=64)]] = None
     format: Optional[OutputFormat] = None
@@ -142,14 +144,16 @@ class ConversationRequest(Sharing):
     special_tokens: SpecialTokens = "letters"
 
     @property
-    def variables(self) -> JsonObject:
-        """Of the template, which may take no notice of them."""
-        given: JsonObject = {}
-        if self.thinking is not None:
-            given["enable_thinking"] = self.thinking.type != "disabled"
-        if self.output_config is not None and self.output_config.effort is not None:
-            given["reasoning_effort"] = self.output_config.effort
-        return given
+    def thinking_asked(self) -> ThinkingAsked:
+        """How it is to think. All of it is about how much at most."""
+        given, config = self.thinking, self.output_config
+        return ThinkingAsked(
+            None if given is None else given.type != "disabled",
+            None if config is None else config.effort,
+            None if given is None else given.budget_tokens,
+            limits=True,
+            effort_field="output_config.effort",
+        )
 
 
 class MessagesRequest(ConversationRequest):

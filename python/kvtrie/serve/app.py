@@ -31,6 +31,7 @@ from .responses_store import ResponseStore
 from .settings import Settings
 from .tenants import Tenants
 from .visitors import Visitors
+from .wire import JsonResponse
 
 
 def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
@@ -48,7 +49,10 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
             finally:
                 responses.close()
 
-    app = FastAPI(title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        default_response_class=JsonResponse,
+    )  # fmt: skip
     app.state.engine = engine
     tenants, figures = Tenants(settings), Figures(engine)
     app.include_router(openai_api.router(engine, tenants))

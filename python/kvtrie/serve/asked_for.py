@@ -9,14 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 from ..replies import SamplingOptions
 from .failures import Refusal
 from .json_values import JsonObject, JsonView
 from .openai_schema import ChatRequest, Choosing
+from .rules import Kind, Rule
 
+ONCE = " once "  # in the namespace of a request that is alone
 _SEEDS = 1 << 64
+_RULES: Mapping[str, Kind] = {
+    "guided_regex": "pattern",
+    "regex": "pattern",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "grammar": "grammar",
+    "ebnf": "grammar",
+}
+_RULES_WITHIN: Mapping[str, Kind] = {"regex": "pattern", "choice": "choice", "grammar": "grammar"}
 LEAST_TOP_P = 1e-9  # what 0 means: the likeliest token alone
 
 
@@ -29,16 +41,18 @@ def sampling(default: float, temperature: float | None, seed: int | None, **give
 
 
 class Schema(NamedTuple):
-    """``value``: None where none was asked for; {}: any JSON object. ``field``: what asked for it."""
+    """``value``: None where none was asked for; {}: any JSON object. ``field``: what asked for it. ``rule``: what the
+    answer has to be instead."""
 
     value: Optional[JsonView] = None
     field: str = "response_format"
+    rule: Optional[Rule] = None
 
 
 def namespace_of(space: str, salt: str | None, alone: bool = False) -> str:
     """The namespace of a request: ``space``, or one within it that has ``salt``, or, ``alone``, one of its own."""
     if alone:
-        return f"{space} once {secrets.token_hex(16)}"
+        return f"{space}{ONCE}{secrets.token_hex(16)}"
     return space if salt is None else f"{space} salt {hashlib.sha256(salt.encode('utf-8', 'replace')).hexdigest()}"
 
 
@@ -69,15 +83,26 @@ def _of_others(body: Choosing) -> list[Schema]:
     if body.json_schema:
         found.append(Schema(body.json_schema, "json_schema"))
     outputs = body.structured_outputs
-    for name in ("regex", "choice", "grammar", "structural_tag"):
-        if getattr(outputs, name, None) is not None:
-            field = f"structured_outputs.{name}"
-            said = f"{field}: got a field that is not obeyed here, allowed instead: `structured_outputs.json`"
-            raise Refusal(400, said, code="unsupported_parameter", param=field)
+    if outputs is not None and outputs.structural_tag is not None:
+        field = "structured_outputs.structural_tag"
+        said = f"{field}: got a field that is not obeyed here, allowed instead: `structured_outputs.json`"
+        raise Refusal(400, said, code="unsupported_parameter", param=field)
+    found += [Schema(None, rule.field, rule) for rule in _rules_of(body)]
     if outputs is not None and outputs.json_ is not None:
         found.append(_parsed(outputs.json_, "structured_outputs.json"))
     elif outputs is not None and outputs.json_object:
         found.append(Schema({}, "structured_outputs.json_object"))
+    return found
+
+
+def _rules_of(body: Choosing) -> list[Rule]:
+    """By all of their names."""
+    found = [Rule(kind, getattr(body, name), name) for name, kind in _RULES.items() if getattr(body, name) is not None]
+    outputs = body.structured_outputs
+    for name, kind in _RULES_WITHIN.items():
+        value = None if outputs is None else getattr(outputs, name)
+        if value is not None:
+            found.append(Rule(kind, value, f"structured_outputs.{name}"))
     return found
 
 

@@ -1,8 +1,8 @@
 """Conversations to the text that the checkpoint's template makes of them, and which of it are special tokens.
 
 Answers with tool calls stand there as they were sampled (replays.py), and volatile lines are left out of system
-messages (volatile.py), so that prompts begin alike. Messages are those of the OpenAI API: dicts with "role" and
-"content", "tool_calls" and "tool_call_id".
+messages (volatile.py), so that prompts begin alike; so is the time held still (clocks.py). Messages are those of
+the OpenAI API: dicts with "role" and "content", "tool_calls" and "tool_call_id".
 
 Threads: any; a template takes its time, so not the event loop's.
 """
@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..errors import ArgumentError
 from ..models.chat_template import ChatTemplate
 from ..models.prompts import Rendered
+from ..models.template_environment import clock_at
 from ..models.template_messages import parsed
 from ..models.template_probe import Reads
 from ..models.tokenizer import TextReading, Tokenizer, telling, template_variables
+from .clocks import ADVICE, Clocks
 from .generic_tools import BEGINNING, TOOL_VARIABLES, needs_generic, with_tools
 from .json_values import JsonObject, JsonView
 from .replays import Replays
@@ -29,13 +32,22 @@ _log = logging.getLogger("kvtrie.serve")
 Messages = Sequence[JsonView]
 
 
+class Written(NamedTuple):
+    """``parts``: of the first messages. ``times``: what in ``text`` is the time, and may be another one next time."""
+
+    text: Rendered
+    parts: list[Rendered]
+    times: tuple[str, ...]
+
+
 class ConversationTexts:
     """Of one tokenizer's template."""
 
-    def __init__(self, tokenizer: Tokenizer, replays: Replays, volatile: VolatileLines) -> None:
+    def __init__(self, tokenizer: Tokenizer, replays: Replays, volatile: VolatileLines, clocks: Clocks) -> None:
         self._tokenizer = tokenizer
-        self._replays, self._volatile = replays, volatile
+        self._replays, self._volatile, self._clocks = replays, volatile, clocks
         self._generic = needs_generic(tokenizer)
+        self._told_of_time = False
 
     def of(
         self,
@@ -45,7 +57,7 @@ class ConversationTexts:
         variables: JsonView | None = None,
         marks: Sequence[int] = (),
         special_tokens: TextReading = "letters",
-    ) -> tuple[Rendered, list[Rendered]]:
+    ) -> Written:
         """The text, and that of the first messages for each number in ``marks`` where the template takes them alone.
 
         A last text of the assistant's is the beginning of the answer (``begun_words``). ``special_tokens``: what those
@@ -60,7 +72,7 @@ class ConversationTexts:
         if self._generic:
             shown, ends = with_tools(shown, tools or ())
         counts = sorted({ends[mark - 1] for mark in marks if 0 < mark <= len(ends)})
-        with telling(_log.warning):
+        with telling(_log.warning), clock_at(self._clocks.at(namespace, shown)) as times:
             text = self._rendered(messages, shown, special_tokens, values)
             parts = [self._rendered_part(shown[:count], special_tokens, values) for count in counts]
         if self._generic and tools and BEGINNING not in text.text:
@@ -68,7 +80,10 @@ class ConversationTexts:
                 "[serve] tools: got some, allowed none: this chat template shows neither them nor system messages",
                 param="tools",
             )
-        return text, [part for part in parts if part is not None]
+        if self._clocks.has_changed(namespace, shown, tuple(times)) and not self._told_of_time:
+            self._told_of_time = True
+            _log.warning("a conversation is not found again: %s", ADVICE)
+        return Written(text, [part for part in parts if part is not None], tuple(times) if self._clocks.runs else ())
 
     def _tool_names(self, template: ChatTemplate) -> frozenset[str]:
         names = template.names & TOOL_VARIABLES

@@ -7,7 +7,6 @@ waits for the step that is under way, writes what the disk does not have yet, an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,30 +14,33 @@ from dataclasses import dataclass, field
 from .._core import CausalCache, HybridCache
 from .._flushing import flushed
 from ..batcher import Batcher
-from ..errors import Error, NotSupported
+from ..errors import NotSupported
 from ..explain import Explanation
 from ..models.base import Model
 from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
 from ..replies import SamplingOptions
-from ..request import Request
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
-from .conversation_texts import Messages
+from .clocks import ADVICE, Clocks
+from .conversation_texts import ConversationTexts, Messages
 from .generic_tools import needs_generic, syntax_for
-from .grammar import DEEPEST, Grammars, calls_or_json, with_known_formats
+from .grammar import DEEPEST, Grammars, calls_or, json_expression, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
 from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
+from .rules import Rule
 from .settings import Settings
+from .thinking_limit import ThinkingLimit
 from .tool_calls import grammar_for_tools
 from .volatile import VolatileLines
 from .wrong_fields import FieldError
 
 _log = logging.getLogger("kvtrie.serve")
 _ANY_OBJECT = {"type": "object"}
+_TOKEN = 4  # characters
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ class AnswerOptions:
     ``tools``: those that it may call, as the OpenAI API has them; ``tool_fields``: by their names, the fields of the
     request that have their schemas. A call is required where ``must_call``, one at most where ``one_call``.
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
-    asked for it. ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: its state is
-    evicted when it has ended; it needs a namespace of its own."""
+    asked for it. ``rule``: what the answer is instead. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how
+    many of the likeliest tokens those of the prompt come with; such a prompt is computed from its beginning, alone.
+    ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: it reuses nothing, and nothing
+    of it is kept."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -61,9 +65,17 @@ class AnswerOptions:
     one_call: bool = False
     schema: JsonView | None = None
     schema_field: str = "response_format"
+    rule: Rule | None = None
+    most_thoughts: int | None = None
+    prompt_logprobs: int | None = None
     ignore_eos: bool = False
     each_token: bool = False
     keeps_nothing: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the answer follows a grammar: beside tools that may be called it is a call, or follows that."""
+        return self.schema is not None or self.rule is not None or self.must_call
 
 
 class Engine:
@@ -74,7 +86,9 @@ class Engine:
         self.batcher = Batcher(model, cache, max_sessions=settings.max_sessions, max_waiting=settings.max_waiting)
         self.journal = Journal()
         self._replays = Replays()
-        self._prompts = Prompts(model, cache, settings.context, self._replays, VolatileLines(settings.volatile))
+        clocks = Clocks(settings.freeze_clock)
+        texts = ConversationTexts(model.tokenizer, self._replays, VolatileLines(settings.volatile), clocks)
+        self._prompts = Prompts(model, cache, settings.context, texts)
         self._grammars = Grammars(model)
         templates = model.tokenizer.chat_templates
         self._template = templates.get("default", templates.get("tool_use"))
@@ -82,7 +96,6 @@ class Engine:
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)
-        self._unkept: dict[asyncio.Task[None], tuple[Prompt, str]] = {}  # state that goes when its request has ended
         self._has_points = any(_needs_points(each) for each in cache.caches)
 
     # --- prompts ----------------------------------------------------------------------------------------------------
@@ -120,6 +133,14 @@ class Engine:
         decode = self.model.tokenizer.decode
         return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
 
+    async def advice(self, found: Explanation, prompt: Prompt) -> list[str]:
+        """What of the server's options would let more of ``prompt`` be reused."""
+        if found.end != "differs" or not prompt.times:
+            return []
+        shared = [int(token) for token in found.tokens[: found.matched]]
+        common = len(await asyncio.to_thread(self.model.tokenizer.decode, shared))
+        return [ADVICE] if any(_lies_in(prompt.text, text, common) for text in prompt.times) else []
+
     async def plan(self, prompt: Prompt, namespace: str) -> int:
         """How many tokens of it would be reused now."""
         return (await asyncio.to_thread(self.cache.plan, prompt.tokens, namespace)).reusable
@@ -148,7 +169,9 @@ class Engine:
     async def _answer(self, api: str, prompt: Prompt, namespace: str, options: AnswerOptions, number: int) -> Answer:
         why = ""
         if self.journal.listeners:
-            why = str(await self.explain(prompt, namespace))
+            found = await self.explain(prompt, namespace)
+            advice = await self.advice(found, prompt)
+            why = "\n".join([str(found), *(f"to reuse more: {each}" for each in advice)])
         reading = self._reading(options, prompt)
         request = self.batcher.submit(
             prompt.tokens,
@@ -157,13 +180,14 @@ class Engine:
             ignore_eos=options.ignore_eos,
             namespace=namespace,
             checkpoints=prompt.checkpoints,
+            alone=options.keeps_nothing,
+            prompt_logprobs=options.prompt_logprobs,
             **await self._sampling(options, reading, number),
         )
         try:
             entry = self.journal.begin(api, namespace, request, why)
-            if options.keeps_nothing:
-                self._evict_behind(request, prompt, namespace)
-            return Answer(request, reading, entry, self.journal, self._replays)
+            replays = Replays() if options.keeps_nothing else self._replays
+            return Answer(request, reading, entry, self.journal, replays)
         except BaseException:  # whose traceback has the request for as long as anybody has it
             request.cancel()
             self.journal.give_up(request)
@@ -175,32 +199,20 @@ class Engine:
             return room
         return min(room, self.settings.max_tokens if wanted is None else max(1, wanted))
 
-    def _evict_behind(self, request: Request, prompt: Prompt, namespace: str) -> None:
-        """Takes the state of a namespace out of the cache once the request has ended."""
-
-        async def evict() -> None:
-            with contextlib.suppress(Exception):  # which the answer's reader is told
-                await request
-            await asyncio.to_thread(self._evict, task)
-
-        task = asyncio.create_task(evict())
-        self._unkept[task] = (prompt, namespace)
-
-    def _evict(self, task: asyncio.Task[None]) -> None:
-        """Nothing where another answer to the same prompt is live, which does it in its turn."""
-        prompt, namespace = self._unkept.get(task, (None, ""))
-        if prompt is not None:
-            with contextlib.suppress(Error):
-                self.cache.evict(prompt.tokens, namespace=namespace)
-        self._unkept.pop(task, None)
-
     async def _sampling(self, options: AnswerOptions, reading: Reading, number: int) -> SamplingOptions:
         sampling = SamplingOptions(**options.sampling)
         seed = sampling.get("seed")
         if seed is not None:
             sampling["seed"] = seed + number
-        if options.schema is not None or options.must_call:  # tools beside a schema: a call, or its JSON
-            sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, options, reading)]
+        rules: list[LogitsProcessor] = []
+        reasoning = reading.reasoning
+        if options.most_thoughts is not None and reasoning is not None:
+            most = options.most_thoughts
+            rules.append(ThinkingLimit(self.model.tokenizer, reasoning.marks, reasoning.opened, most))
+        if options.is_held:
+            rules.append(await asyncio.to_thread(self._grammar, options, reading))
+        if rules:
+            sampling["logits_processors"] = rules
         return sampling
 
     def _grammar(self, options: AnswerOptions, reading: Reading) -> LogitsProcessor:
@@ -214,10 +226,18 @@ class Engine:
                 said = "this model's template has no form of calls that can be required"
                 raise NotSupported(f"[serve] tool_choice: {said}")
             return self._of_calls(calls, options, behind, "tool_choice")
+        if options.rule is not None:
+            return self._by_rule(options.rule, calls, options, behind)
         alone = self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
         if calls is None or schema is None:
             return alone
-        return self._of_calls(calls_or_json(calls, schema), options, behind, "tools")
+        return self._of_calls(calls_or(calls, json_expression(schema)), options, behind, "tools")
+
+    def _by_rule(self, rule: Rule, calls: str | None, options: AnswerOptions, behind: str | None) -> LogitsProcessor:
+        alone = self._grammars.lark(rule.lark(), behind, rule.field)
+        if calls is None or not options.tools:
+            return alone
+        return self._of_calls(calls_or(calls, rule.expression()), options, behind, "tools")
 
     def _grammar_of_calls(self, options: AnswerOptions) -> str | None:
         if self._syntax is None:
@@ -300,12 +320,16 @@ class Engine:
         """Ends all requests, then the cache; all that is idle is written to its disk before. It may be called again."""
         try:
             self.batcher.close()
-            for task in list(self._unkept):
-                self._evict(task)
             if not flushed(self.cache):
                 _log.warning("serve: some of the state was not written to the disk")
         finally:
             self.cache.close()
+
+
+def _lies_in(text: str, part: str, at: int) -> bool:
+    """Whether ``part`` stands in ``text`` where it has ``at`` characters; a token may begin a little before it."""
+    begin = text.find(part, max(0, at - len(part)))
+    return 0 <= begin <= at + _TOKEN
 
 
 def _needs_points(cache: object) -> bool:

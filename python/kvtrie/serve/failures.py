@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 
 from .. import errors as kv
 from .json_values import JsonObject
+from .wire import JsonResponse
 from .wrong_fields import FieldError
 
 RETRY_AFTER = 1  # seconds
@@ -62,14 +62,14 @@ def error_object(path: str, refusal: Refusal) -> JsonObject:
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
 
 
-def error_response(path: str, refusal: Refusal) -> JSONResponse:
+def error_response(path: str, refusal: Refusal) -> JsonResponse:
     """Its response, with the headers that its status asks for."""
     headers = {}
     if refusal.status in (429, 503):
         headers["retry-after"] = str(RETRY_AFTER)
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(error_object(path, refusal), refusal.status, headers)
+    return JsonResponse(error_object(path, refusal), refusal.status, headers)
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -159,17 +159,17 @@ def _told(error: JsonObject) -> str:
 def install(app: FastAPI) -> None:
     """Every error of every route."""
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> JsonResponse:
         assert isinstance(error, RequestValidationError)
         return error_response(request.url.path, _validation(request, error))
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JsonResponse:
         assert isinstance(error, HTTPException)
         response = error_response(request.url.path, Refusal(error.status_code, str(error.detail)))
         response.headers.update(error.headers or {})
         return response
 
-    async def other(request: Request, error: Exception) -> JSONResponse:
+    async def other(request: Request, error: Exception) -> JsonResponse:
         return error_response(request.url.path, refusal_of(error))
 
     app.add_exception_handler(RequestValidationError, invalid)

@@ -6,8 +6,9 @@ fields, and no fourth:
 
     obeyed      those of the schemas (openai_schema.py, anthropic_schema.py)
     harmless    ``HARMLESS``, with the reason why an answer means the same without them
-    refused     ``REFUSED``, with what to send instead, unless the value asks for nothing (``but``); and every name that
-                stands nowhere, for nobody here can say what it asks for. ``null`` asks for nothing.
+    refused     ``REFUSED``, where a schema has no field of that name, with what to send instead, unless the value asks
+                for nothing (``but``); and every name that stands nowhere, for nobody here can say what it asks for.
+                ``null`` asks for nothing.
 
 This holds for the fields of a request itself. Within messages, tools and other objects, names that the schemas do not
 have are ignored: they describe what is sent, not what is wanted.
@@ -90,12 +91,12 @@ REFUSED = (
     ),
     Refused("functions function_call", "`tools` and `tool_choice`"),
     Refused("best_of", "`n`", (1,)),
-    Refused("echo return_full_text", "nothing: prompts are not repeated", (False,)),
+    Refused("echo return_full_text", "`echo` of /v1/completions", (False,)),
     Refused(
         "suffix input_prefix input_suffix input_extra",
         "the text around the gap in `prompt`, as the model was trained", ("", []),
     ),
-    Refused("prompt_logprobs", "nothing: a prompt has no log probabilities here", ()),
+    Refused("prompt_logprobs", "`prompt_logprobs` of /v1/completions"),
     Refused(
         "return_logprob logprob_start_len top_logprobs_num token_ids_logprob n_probs post_sampling_probs details "
         "decoder_input_details",
@@ -226,7 +227,7 @@ def tables(schemas: Mapping[str, type[BaseModel]]) -> str:
     return "\n".join([
         "| route | obeyed |", "|---|---|", *obeyed, "",
         "| ignored everywhere | why it is harmless |", "|---|---|", *harmless, "",
-        "| refused everywhere | but for | instead |", "|---|---|---|", *refused, "",
+        "| refused where it is not obeyed | but for | instead |", "|---|---|---|", *refused, "",
     ])  # fmt: skip
 
 

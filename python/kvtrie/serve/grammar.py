@@ -64,7 +64,7 @@ _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False}
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
 _LITERAL = ("enum", "const", "default", "examples", "example")  # values, in which nothing is a keyword
 
-_TRIAL = """
+_LIMITED = """
 import json, resource, sys
 sys.path[:] = json.loads(sys.argv[1])
 import llguidance
@@ -72,9 +72,13 @@ seconds, size = int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 resource.setrlimit(resource.RLIMIT_AS, (size, size))
-grammar = sys.stdin.buffer.read().decode()
-failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
-sys.stdout.write("refused " + said[0] if failed else "passed")
+text = sys.stdin.buffer.read().decode()
+{}
+sys.stdout.buffer.write(said.encode("utf-8", "replace"))
+"""
+_TRIAL = """
+failed, found = llguidance.LLMatcher.validate_grammar_with_warnings(text)
+said = "refused " + found[0] if failed else "passed"
 """
 
 
@@ -112,7 +116,7 @@ class Grammars:
     ) -> Following:
         """JSON without white space that is valid by ``schema``; properties come in its order. A ``format`` that
         llguidance does not know holds nothing back, as the standard has it."""
-        _require_library()
+        require_library()
         from llguidance import LLMatcher
 
         where = f"[serve] {field}"
@@ -129,14 +133,14 @@ class Grammars:
 
     def regex(self, pattern: str, behind: str | None = None) -> Following:
         """Text that a regular expression, in Rust's notation, matches as a whole."""
-        _require_library()
+        require_library()
         from llguidance import LLMatcher
 
         return self._following(LLMatcher.grammar_from_regex(text(pattern, "serve", "regex")), behind)
 
     def lark(self, grammar: str, behind: str | None = None, field: str = "response_format") -> Following:
         """Text by a grammar in Lark's notation, with what llguidance adds. ``field`` of the request: for errors."""
-        _require_library()
+        require_library()
         from llguidance import LLMatcher
 
         made = LLMatcher.grammar_from_lark(text(grammar, "serve", "grammar"))
@@ -273,27 +277,34 @@ class _Reading:
         self.consumed = 0  # the matcher knows this many of them
 
 
-def _require_library() -> None:
+def require_library() -> None:
+    """Raises ``kv.NotSupported`` without llguidance."""
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
         raise NotSupported(f"{_WHERE}: needs llguidance: pip install 'kvtrie[serve]'") from error
 
 
-def _compile_elsewhere(grammar: str, where: str) -> None:
+def elsewhere(program: str, text: str) -> str:
+    """What ``program`` says about ``text``: these are variables, ``said`` and ``text``. It runs in a process that has
+    ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
     arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
     try:
         ended = subprocess.run(
-            [sys.executable, "-I", "-c", _TRIAL, *arguments],
-            input=grammar.encode(),
+            [sys.executable, "-I", "-c", _LIMITED.format(program), *arguments],
+            input=text.encode("utf-8", "replace"),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=6 * SECONDS,
             check=False,
         )
-        said = ended.stdout.decode("utf-8", "replace")
+        return ended.stdout.decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
-        said = ""
+        return ""
+
+
+def _compile_elsewhere(grammar: str, where: str) -> None:
+    said = elsewhere(_TRIAL, grammar)
     if said.startswith("refused"):
         raise _refused(said[len("refused ") :], where)
     if said != "passed":
@@ -333,10 +344,14 @@ def _line(error: str) -> str:
 # ---- schemas ---------------------------------------------------------------------------------------------------------
 
 
-def calls_or_json(calls: str, schema: Mapping[str, object]) -> str:
-    """A grammar in Lark's notation: what ``calls`` begins with, or JSON by ``schema``."""
-    value = _schema_text({**schema, "x-guidance": _LAYOUT})
-    return f"start: calls | answer\nanswer: %json {value}\n" + calls.replace("start:", "calls:", 1)
+def json_expression(schema: Mapping[str, object]) -> str:
+    """JSON by ``schema``, as a part of a grammar in Lark's notation."""
+    return "%json " + _schema_text({**schema, "x-guidance": _LAYOUT})
+
+
+def calls_or(calls: str, answer: str) -> str:
+    """A grammar in Lark's notation: what ``calls`` begins with, or the expression ``answer``."""
+    return f"start: calls | answer\nanswer: {answer}\n" + calls.replace("start:", "calls:", 1)
 
 
 def with_known_formats(schema: Mapping[str, object]) -> dict[str, object]:

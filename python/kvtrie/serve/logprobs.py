@@ -17,7 +17,7 @@ from ..models.token_bytes import TokenBytes
 from ..sampling import TokenLogprob
 from .json_values import JsonObject
 
-_LEAST = -9999.0  # JSON has no infinity
+LEAST = -9999.0  # JSON has no infinity
 
 
 def of_chat(table: TokenBytes, logprobs: Sequence[TokenLogprob], first: bool) -> list[JsonObject]:
@@ -26,7 +26,7 @@ def of_chat(table: TokenBytes, logprobs: Sequence[TokenLogprob], first: bool) ->
     def entry(at: int, token: int, logprob: float) -> JsonObject:
         spelled = table.of(token, first and at == 0)
         text = spelled.decode("utf-8", "replace")
-        return {"token": text, "logprob": max(logprob, _LEAST), "bytes": list(spelled)}
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(spelled)}
 
     return [
         {**entry(at, each.token, each.logprob), "top_logprobs": [entry(at, *likely) for likely in each.top]}
@@ -37,8 +37,8 @@ def of_chat(table: TokenBytes, logprobs: Sequence[TokenLogprob], first: bool) ->
 def of_text(table: TokenBytes, logprobs: Sequence[TokenLogprob], offsets: Sequence[int]) -> JsonObject:
     """The object of these tokens; ``offsets``: where each begins in the text."""
     return {
-        "tokens": [_name(table, each.token) for each in logprobs],
-        "token_logprobs": [max(each.logprob, _LEAST) for each in logprobs],
+        "tokens": [name_of(table, each.token) for each in logprobs],
+        "token_logprobs": [max(each.logprob, LEAST) for each in logprobs],
         "top_logprobs": [_by_name(table, each) for each in logprobs],
         "text_offset": list(offsets),
     }
@@ -46,15 +46,15 @@ def of_text(table: TokenBytes, logprobs: Sequence[TokenLogprob], offsets: Sequen
 
 def _by_name(table: TokenBytes, each: TokenLogprob) -> dict[str, float]:
     named: dict[str, float] = {}
-    chosen = _name(table, each.token)
+    chosen = name_of(table, each.token)
     for token, logprob in each.top:
-        name = _name(table, token)
+        name = name_of(table, token)
         taken = name in named or (name == chosen and token != each.token)
-        named[f"token_id:{token}" if taken else name] = max(logprob, _LEAST)
+        named[f"token_id:{token}" if taken else name] = max(logprob, LEAST)
     return named
 
 
-def _name(table: TokenBytes, token: int) -> str:
+def name_of(table: TokenBytes, token: int) -> str:
     """Its text where it is one."""
     spelled = table.of(token)
     try:

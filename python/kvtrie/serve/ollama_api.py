@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from .. import __version__
 from ..replies import SamplingOptions
@@ -26,7 +26,8 @@ from .ollama_schema import Call, ChatAsked, GenerateAsked, OllamaMessage, Option
 from .prompts import Prompt
 from .streams import Answering, lines, until_gone
 from .tenants import Tenants
-from .thinking import thinking_variables
+from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 
 
 def router(engine: Engine, tenants: Tenants) -> APIRouter:
@@ -123,14 +124,9 @@ def _json(call: Call) -> str:
     return json.dumps(call.function.arguments, ensure_ascii=False)
 
 
-def effort_of(think: bool | str | None) -> str | None:
-    """As ``thinking_variables`` has it."""
-    if isinstance(think, bool):
-        return "on" if think else "none"
-    return think
-
-
-def _options(engine: Engine, body: ChatAsked | GenerateAsked, tools: tuple[JsonObject, ...] = ()) -> AnswerOptions:
+def _options(
+    engine: Engine, body: ChatAsked | GenerateAsked, thinking: Thinking, tools: tuple[JsonObject, ...] = ()
+) -> AnswerOptions:
     try:
         chosen = body.chosen()
     except ValidationError as error:
@@ -147,6 +143,7 @@ def _options(engine: Engine, body: ChatAsked | GenerateAsked, tools: tuple[JsonO
         tools=tools,
         schema=schema,
         schema_field="format",
+        most_thoughts=thinking.most,
     )
 
 
@@ -168,9 +165,9 @@ async def _chat(engine: Engine, body: ChatAsked, namespace: str) -> Response:
     tools = [tool.as_dict() for tool in body.tools or ()]
     if not body.messages:
         raise Refusal(400, "messages: missing", param="messages")
-    options = _options(engine, body, tuple(tools))
-    variables = thinking_variables(engine.model.tokenizer, effort_of(body.think), tools, "think")
-    prompt = await engine.chat(messages_of(body.messages), namespace, tools, variables)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, tools)
+    options = _options(engine, body, thinking, tuple(tools))
+    prompt = await engine.chat(messages_of(body.messages), namespace, tools, thinking.variables)
     return await _answered(engine, _Asked(prompt, body.stream), namespace, options, _chat_fields)
 
 
@@ -180,7 +177,8 @@ async def _generate(engine: Engine, body: GenerateAsked, namespace: str) -> Resp
             raise Refusal(400, f"{name}: is not supported", code="unsupported_parameter", param=name)
     if not body.prompt:
         raise Refusal(400, "prompt: missing; the one model is always there", param="prompt")
-    options = _options(engine, body)
+    thinking = Thinking({}) if body.raw else _thinking(engine, body)
+    options = _options(engine, body, thinking)
     prompt = await generate_prompt(engine, body, namespace)
     return await _answered(engine, _Asked(prompt, body.stream), namespace, options, _text_fields)
 
@@ -189,9 +187,12 @@ async def generate_prompt(engine: Engine, body: GenerateAsked, namespace: str) -
     """The text as it is (``raw``), or as a user's message."""
     if body.raw:
         return await engine.text(body.prompt, namespace)
+    return await engine.chat(asked_messages(body), namespace, (), _thinking(engine, body).variables)
+
+
+def _thinking(engine: Engine, body: GenerateAsked) -> Thinking:
     engine.require_text("prompt")
-    variables = thinking_variables(engine.model.tokenizer, effort_of(body.think), None, "think")
-    return await engine.chat(asked_messages(body), namespace, (), variables)
+    return thinking_of(engine.model.tokenizer, body.thinking_asked, None)
 
 
 def asked_messages(body: GenerateAsked) -> list[JsonObject]:
@@ -231,7 +232,7 @@ async def _answered(
             whole.text += piece.text
             whole.reasoning += piece.reasoning
             whole.calls += piece.calls
-        return JSONResponse({**_head(engine), **fields(whole), **_ending(answer)})
+        return JsonResponse({**_head(engine), **fields(whole), **_ending(answer)})
 
 
 async def _parts(engine: Engine, answer: Answer, fields: Callable[[Piece], JsonObject]) -> AsyncIterator[JsonObject]:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import StopText, Text, Tool
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = frozenset({
@@ -88,6 +89,14 @@ class _Asked(_Strict):
         for name in ("mirostat_eta", "mirostat_tau"):  # of what is off
             given.pop(name, None)
         return Options.model_validate(given)
+
+    @property
+    def thinking_asked(self) -> ThinkingAsked:
+        """How it is to think."""
+        think = self.think
+        if isinstance(think, bool):
+            return ThinkingAsked(on=think, on_field="think")
+        return ThinkingAsked(effort=think, effort_field="think")
 
 
 class ChatAsked(_Asked):

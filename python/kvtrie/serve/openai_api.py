@@ -13,11 +13,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..replies import SamplingOptions
+from ..sampling import TokenLogprob
 from .answer import Answer, Piece
 from .asked_for import LEAST_TOP_P, namespace_of, sampling, schema_of
+from .echo import Echo, by_ids, echo_of
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .json_values import JsonObject
@@ -26,6 +28,8 @@ from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
 from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
+from .thinking import thinking_of
+from .wire import JsonResponse
 from .wrong_fields import empty
 
 
@@ -128,6 +132,7 @@ def _options(engine: Engine, body: Choosing, logprobs: int | None) -> AnswerOpti
         sampling_of(body, engine.settings.temperature, logprobs),
         schema=schema.value,
         schema_field=schema.field,
+        rule=schema.rule,
         ignore_eos=bool(body.ignore_eos),
         keeps_nothing=body.cache_prompt is False,
     )
@@ -145,9 +150,10 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     options, count = _chat_options(engine, body), _count(engine, body)
-    messages = [message.as_dict() for message in body.messages]
-    variables, reading = body.variables, body.special_tokens
-    prompt = await engine.chat(messages, namespace, _shown_tools(body), variables, special_tokens=reading)
+    messages, shown = [message.as_dict() for message in body.messages], _shown_tools(body)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown, body.chat_template_kwargs)
+    options = dataclasses.replace(options, most_thoughts=thinking.most)
+    prompt = await engine.chat(messages, namespace, shown, thinking.variables, special_tokens=body.special_tokens)
     answers = await engine.answers("chat", [prompt], namespace, options, count)
     with Answering(answers):
         head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
@@ -156,7 +162,7 @@ async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
             told = _chat_events(answers, head, usage)
             return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
         choices = await _all_of(answers, _chat_choice)
-        return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
+        return JsonResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
 
 
 async def _chat_choice(number: int, answer: Answer) -> JsonObject:
@@ -217,21 +223,31 @@ def _call(made: str, name: str, arguments: str) -> JsonObject:
 
 
 async def _completions(engine: Engine, body: CompletionRequest, namespace: str) -> Response:
+    if body.told_of_prompt is not None:  # of its own tokens, not of those that another text has in the tree
+        namespace = namespace_of(namespace, None, alone=True)
     prompts = await _prompts(engine, body, namespace)
     count = _count(engine, body, len(prompts))
-    options = dataclasses.replace(_options(engine, body, body.logprobs), each_token=bool(body.return_token_ids))
+    options = dataclasses.replace(
+        _options(engine, body, body.logprobs),
+        each_token=bool(body.return_token_ids),
+        prompt_logprobs=body.told_of_prompt,
+    )
+    echoes = await _echoes(engine, body, prompts, count)
     answers = await engine.answers("completion", prompts, namespace, options, count)
     with Answering(answers):
         head = _head(engine, "cmpl-", "text_completion")
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            told = _text_events(answers, head, usage, options.each_token)
+            told = _text_events(answers, echoes, head, usage, options.each_token)
             return events(kept_alive(told, _sign_of_life(answers, head, body)), answers)
-        choices = await _all_of(answers, _text_choice)
-        if options.each_token:
-            for choice, answer in zip(choices, answers):
+        choices = await _all_of(answers, lambda number, answer: _text_choice(number, answer, echoes[number]))
+        for choice, answer in zip(choices, answers):
+            if options.each_token:
                 choice["token_ids"] = answer.tokens
-        return JSONResponse(
+            if body.prompt_logprobs is not None:
+                told_of_prompt = answer.prompt_logprobs
+                choice["prompt_logprobs"] = by_ids(engine.model.tokenizer, told_of_prompt, body.prompt_logprobs)
+        return JsonResponse(
             {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
         )
 
@@ -250,7 +266,27 @@ async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> l
     ]
 
 
-async def _text_choice(number: int, answer: Answer) -> JsonObject:
+async def _echoes(engine: Engine, body: CompletionRequest, prompts: Sequence[Prompt], count: int) -> list[Echo | None]:
+    """One for each answer; None: its prompt is not given back."""
+    if body.stream and body.prompt_logprobs is not None:
+        raise Refusal(400, "prompt_logprobs: got stream, too, allowed one of them", param="prompt_logprobs")
+    if not body.echo:
+        return [None] * (len(prompts) * count)
+    tokenizer = engine.model.tokenizer
+    made = [await asyncio.to_thread(echo_of, tokenizer, prompt, body.logprobs) for prompt in prompts]
+    return [echo for echo in made for _ in range(count)]
+
+
+def _text_logprobs(
+    answer: Answer, echo: Echo | None, logprobs: Sequence[TokenLogprob], offsets: Sequence[int]
+) -> JsonObject | None:
+    """Of some tokens of an answer, and of the prompt in front of them where there is an ``echo``."""
+    if echo is not None and echo.top is not None:
+        return echo.logprobs(answer.prompt_logprobs, logprobs, offsets)
+    return of_text(answer.token_bytes, logprobs, offsets) if logprobs else None
+
+
+async def _text_choice(number: int, answer: Answer, echo: Echo | None) -> JsonObject:
     text, logprobs, offsets = "", [], []
     async for piece in answer:
         text += piece.text
@@ -258,20 +294,25 @@ async def _text_choice(number: int, answer: Answer) -> JsonObject:
         offsets += piece.offsets
     return {
         "index": number,
-        "text": text,
-        "logprobs": of_text(answer.token_bytes, logprobs, offsets) if logprobs else None,
+        "text": text if echo is None else echo.text + text,
+        "logprobs": _text_logprobs(answer, echo, logprobs, offsets),
         "finish_reason": answer.finish_reason,
     }
 
 
 async def _text_events(
-    answers: Sequence[Answer], head: JsonObject, usage: bool, ids: bool
+    answers: Sequence[Answer], echoes: Sequence[Echo | None], head: JsonObject, usage: bool, ids: bool
 ) -> AsyncGenerator[bytes, None]:
+    """A prompt that is given back comes with the first piece of its answer."""
+    unsaid = dict(enumerate(echoes))
     async for number, piece in merged(answers):
-        text = "" if piece is None else piece.text
-        told = None
-        if piece is not None and piece.logprobs:
-            told = of_text(answers[number].token_bytes, piece.logprobs, piece.offsets)
+        echo, found = unsaid.pop(number, None), piece or Piece()
+        text, begins = found.text, 0
+        if echo is not None:
+            text = echo.text + text
+        elif (said := echoes[number]) is not None:
+            begins = len(said.text)
+        told = _text_logprobs(answers[number], echo, found.logprobs, [begins + offset for offset in found.offsets])
         finish = answers[number].finish_reason if piece is None else None
         choice: JsonObject = {"index": number, "text": text, "logprobs": told, "finish_reason": finish}
         if ids:

@@ -1,10 +1,11 @@
 """What clients of the OpenAI API may send. Fields of a request that are not here: fields.py.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
-``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``guided_json``,
-``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``, ``return_progress``, ``json_schema``
-and ``typical_p`` as in llama.cpp. What stands in messages, tools and texts and looks like special tokens is so with
-``special_tokens`` "parse", and text with "letters".
+``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``prompt_logprobs``,
+``guided_json`` and its like, ``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``,
+``return_progress``, ``json_schema``, ``grammar`` and ``typical_p`` as in llama.cpp, ``regex`` and ``ebnf`` as in
+SGLang. What stands in messages, tools and texts and looks like special tokens is so with ``special_tokens`` "parse",
+and text with "letters".
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import Field, JsonValue
 
 from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]
@@ -22,6 +24,7 @@ StopText = Annotated[str, Field(max_length=1024)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31, strict=True)]
 TokenKey = Annotated[int, Field(ge=0, lt=1 << 31)]  # JSON's keys are texts
 Length = Annotated[int, Field(ge=-1, lt=1 << 31)]  # tokens of an answer; -1: as many as there is room for
+Choice = Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=4096)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
@@ -144,9 +147,9 @@ class StructuredOutputs(BaseModel):
 
     json_: Annotated[Union[JsonObject, Text, None], Field(alias="json")] = None
     json_object: Optional[bool] = None
-    regex: Optional[JsonValue] = None
-    choice: Optional[JsonValue] = None
-    grammar: Optional[JsonValue] = None
+    regex: Optional[Text] = None
+    choice: Optional[Choice] = None
+    grammar: Optional[Text] = None
     structural_tag: Optional[JsonValue] = None
 
 
@@ -183,6 +186,12 @@ class Choosing(Sharing):
     guided_json: Union[JsonObject, Text, None] = None
     json_schema: Optional[JsonObject] = None
     structured_outputs: Optional[StructuredOutputs] = None
+    guided_regex: Optional[Text] = None
+    regex: Optional[Text] = None
+    guided_choice: Optional[Choice] = None
+    guided_grammar: Optional[Text] = None
+    grammar: Optional[Text] = None
+    ebnf: Optional[Text] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -208,16 +217,25 @@ class ChatRequest(Choosing):
     special_tokens: SpecialTokens = "letters"
 
     @property
-    def variables(self) -> JsonObject:
-        """Of the template. ``reasoning_effort`` is one of them, of which most templates take no notice."""
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**effort, **(self.chat_template_kwargs or {})}
+    def thinking_asked(self) -> ThinkingAsked:
+        """How it is to think."""
+        return ThinkingAsked(effort=self.reasoning_effort)
 
 
 class CompletionRequest(Choosing):
     prompt: Union[Text, list[Text], list[Token], list[list[Token]]]
     logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
+    echo: Optional[bool] = None
+    prompt_logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
     return_token_ids: Optional[bool] = None
+
+    @property
+    def told_of_prompt(self) -> Optional[int]:
+        """How many of the likeliest tokens those of the prompt come with, by whatever asks for them; None: nothing
+        does."""
+        asked = (self.logprobs if self.echo else None, self.prompt_logprobs)
+        return max((count for count in asked if count is not None), default=None)
+
     special_tokens: SpecialTokens = "parse"
 
 
@@ -236,7 +254,13 @@ class TokenizeRequest(Sharing, PromptFields):
     parse_special: Optional[bool] = None
     special_tokens: Optional[SpecialTokens] = None
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
+    reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
+
+    @property
+    def thinking_asked(self) -> ThinkingAsked:
+        """How the answer is to think, which the prompt says."""
+        return ThinkingAsked(effort=self.reasoning_effort)
 
     @property
     def reading(self) -> Optional[SpecialTokens]:
@@ -263,8 +287,14 @@ class ExplainRequest(Sharing, PromptFields):
     messages: Optional[Annotated[list[ChatMessage], Field(min_length=1)]] = None
     tools: Optional[list[Tool]] = None
     prompt: Union[Text, list[Token], None] = None
+    reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
     special_tokens: Optional[SpecialTokens] = None
+
+    @property
+    def thinking_asked(self) -> ThinkingAsked:
+        """How the answer is to think, which the prompt says."""
+        return ThinkingAsked(effort=self.reasoning_effort)
 
     @classmethod
     def about_answers(cls) -> frozenset[str]:

@@ -61,6 +61,7 @@ class ServeOptions:
     drop_lines: tuple[str, ...] = ()
     ignore_fields: tuple[str, ...] = ()
     chat_template: str | None = None
+    freeze_clock: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def settings_of(options: ServeOptions, model: Model) -> Settings:
         origins=options.origins,
         volatile=options.drop_lines,
         ignored=options.ignore_fields,
+        freeze_clock=options.freeze_clock,
     )
 
 

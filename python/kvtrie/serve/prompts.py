@@ -21,8 +21,6 @@ from ..models.prompts import Rendered
 from ..models.tokenizer import TextReading
 from .conversation_texts import ConversationTexts, Messages, begun_words
 from .json_values import JsonView
-from .replays import Replays
-from .volatile import VolatileLines
 from .wrong_fields import FieldError, empty, too_long
 
 _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
@@ -32,23 +30,22 @@ _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
 class Prompt:
     """``text``: what was rendered; "" where token ids were given. ``checkpoints``: lengths to keep state at. ``begun``:
     the end of ``text`` that is the beginning of the answer. ``begins``: an answer is a text of its own; else it goes on
-    with this one."""
+    with this one. ``times``: what in ``text`` is the time, and may be another one next time."""
 
     tokens: npt.NDArray[np.int32]
     text: str = ""
     checkpoints: tuple[int, ...] = ()
     begun: str = ""
     begins: bool = True
+    times: tuple[str, ...] = ()
 
 
 class Prompts:
     """The prompts of one model and one cache; ``context``: the most tokens that one may have, less one."""
 
-    def __init__(
-        self, model: Model, cache: PrefixCache, context: int, replays: Replays, volatile: VolatileLines
-    ) -> None:
+    def __init__(self, model: Model, cache: PrefixCache, context: int, texts: ConversationTexts) -> None:
         self._model, self._cache, self._context = model, cache, context
-        self._texts = ConversationTexts(model.tokenizer, replays, volatile)
+        self._texts = texts
 
     def of_chat(
         self,
@@ -64,13 +61,13 @@ class Prompts:
         A last message of the assistant's is the beginning of the answer. Raises ``kv.ArgumentError`` for what the
         template refuses and for a prompt that is too long.
         """
-        prompt, parts = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
+        prompt, parts, times = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
         tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt), "messages")
         if any(message.get("role") == "assistant" for message in messages):
             tokens = self._respelled(tokens, namespace)
         lengths = [self._shared(tokens, part, prompt.text) for part in parts]
         points = tuple(sorted({length for length in lengths if length > 0}))
-        return Prompt(tokens, prompt.text, points, begun_words(messages) or "")
+        return Prompt(tokens, prompt.text, points, begun_words(messages) or "", times=times)
 
     def of_text(self, text: str, namespace: str, special_tokens: TextReading = "parse") -> Prompt:
         """Plain text that is continued."""

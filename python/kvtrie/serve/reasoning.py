@@ -109,15 +109,21 @@ def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> Reas
     may stand behind an opening delimiter there: one that a message brought along opens nothing. ``begun``: the
     beginning of the answer, which the prompt has already.
     """
-    for opening, closing in DELIMITERS:
-        if template is not None and closing in template:
-            opened = _ends_with(prompt_end, opening)
-            if not opened and begun.lstrip().startswith(opening):
-                opened, begun = True, begun.lstrip()[len(opening) :]
-            if opened and closing in begun:
-                return ReasoningReader(opening, closing, False, said=True)
-            return ReasoningReader(opening, closing, opened, said=bool(begun.strip()))
-    return None
+    marks = None if template is None else delimiters_of(template)
+    if marks is None:
+        return None
+    opening, closing = marks
+    opened = _ends_with(prompt_end, opening)
+    if not opened and begun.lstrip().startswith(opening):
+        opened, begun = True, begun.lstrip()[len(opening) :]
+    if opened and closing in begun:
+        return ReasoningReader(opening, closing, False, said=True)
+    return ReasoningReader(opening, closing, opened, said=bool(begun.strip()))
+
+
+def delimiters_of(template: str) -> tuple[str, str] | None:
+    """Those that a template knows; None: none."""
+    return next((marks for marks in DELIMITERS if marks[1] in template), None)
 
 
 def _ends_with(prompt_end: str, opening: str) -> bool:

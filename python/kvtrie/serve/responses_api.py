@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from ..models.tokenizer import Tokenizer
 from ..replies import SamplingOptions
 from .answer import Answer
 from .asked_for import sampling
@@ -38,7 +37,8 @@ from .responses_schema import (
 from .responses_store import Kept, ResponseStore
 from .streams import COMMENT, Answering, events, kept_alive, until_gone
 from .tenants import Tenants
-from .thinking import thinking_variables
+from .thinking import Thinking, thinking_of
+from .wire import JsonResponse
 
 PATH = "/v1/responses"
 _KINDS: dict[str, type[FunctionTool] | type[CustomTool]] = {"function": FunctionTool, "custom": CustomTool}
@@ -82,7 +82,9 @@ def router(engine: Engine, tenants: Tenants, store: ResponseStore) -> APIRouter:
     @routes.delete(PATH + "/{made}")
     async def forget(made: str, request: Request) -> JsonObject:
         """It is gone, and with it what goes on from it."""
-        if not await asyncio.to_thread(store.remove, tenants.namespace(request), made):
+        namespace = tenants.namespace(request)
+        store.require_kept("response_id", 404)
+        if not await asyncio.to_thread(store.remove, namespace, made):
             raise _unknown(made)
         return {"id": made, "object": "response.deleted", "deleted": True}
 
@@ -96,6 +98,7 @@ def router(engine: Engine, tenants: Tenants, store: ResponseStore) -> APIRouter:
 
 
 async def _found(store: ResponseStore, namespace: str, made: str) -> Kept:
+    store.require_kept("response_id", 404)
     found = await asyncio.to_thread(store.find, namespace, made)
     if found is None:
         raise _unknown(made)
@@ -115,6 +118,7 @@ class _Asked:
 
     items: list[JsonObject]
     prompt: Prompt
+    thinking: Thinking
     tools: dict[str, JsonObject]
     custom: frozenset[str]
 
@@ -130,8 +134,9 @@ async def _asked(engine: Engine, store: ResponseStore, body: PromptRequest, name
         raise Refusal(400, "input: missing", code="missing_required_parameter", param="input")
     tools, custom = tools_of(body)
     shown = [] if body.tool_choice == "none" else list(tools.values())
-    prompt = await engine.chat(messages, namespace, shown, variables_of(engine.model.tokenizer, body, shown))
-    return _Asked(items, prompt, tools, custom)
+    thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown)
+    prompt = await engine.chat(messages, namespace, shown, thinking.variables)
+    return _Asked(items, prompt, thinking, tools, custom)
 
 
 def with_instructions(
@@ -164,12 +169,6 @@ def tools_of(body: PromptRequest) -> tuple[dict[str, JsonObject], frozenset[str]
     return tools, frozenset(custom)
 
 
-def variables_of(tokenizer: Tokenizer, body: PromptRequest, tools: Sequence[object]) -> JsonObject:
-    """Of the template, as the request has them."""
-    effort = None if body.reasoning is None else body.reasoning.effort
-    return thinking_variables(tokenizer, effort, tools, "reasoning.effort")
-
-
 def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOptions:
     tools, choice = list(asked.tools.values()), body.tool_choice
     if choice == "none":
@@ -187,6 +186,7 @@ def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOpti
         one_call=body.parallel_tool_calls is False,
         schema=_schema(body),
         schema_field="text.format.schema",
+        most_thoughts=asked.thinking.most,
     )
 
 
@@ -291,4 +291,4 @@ async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, 
         async for piece in answer:
             output.take(piece)
         output.finish("incomplete" if answer.finish_reason == "length" else "completed")
-        return JSONResponse(await made.ended(store, namespace))
+        return JsonResponse(await made.ended(store, namespace))

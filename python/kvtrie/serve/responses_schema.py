@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import Text
+from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = (
@@ -115,6 +116,13 @@ class PromptRequest(_Strict):
     truncation: Optional[Literal["auto", "disabled"]] = None
     conversation: Union[str, JsonObject, None] = None
     prompt: Optional[JsonObject] = None
+
+    @property
+    def thinking_asked(self) -> ThinkingAsked:
+        """How it is to think."""
+        return ThinkingAsked(
+            effort=None if self.reasoning is None else self.reasoning.effort, effort_field="reasoning.effort"
+        )
 
     def refused(self) -> None:
         """Raises ``Refusal`` for what is asked for and cannot be had."""

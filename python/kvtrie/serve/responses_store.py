@@ -32,6 +32,10 @@ from .failures import Refusal
 from .json_values import JsonObject
 
 _log = logging.getLogger("kvtrie.serve")
+_NONE_KEPT = (
+    "no responses are kept here, as this is one of several replicas, and the next request may come to another one; "
+    "send the whole conversation as input"
+)
 _VERSION = 1
 _TABLE = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -50,7 +54,8 @@ class Kept:
 
 
 class ResponseStore:
-    """``path``: None for memory. ``most``: records; 0: nothing is kept. ``most_bytes``: of all records."""
+    """``path``: None for memory. ``most``: records; 0: nothing is kept, as in a replica. ``most_bytes``: of all
+    records."""
 
     def __init__(self, path: Path | None, most: int = 10_000, most_bytes: int = 256 << 20) -> None:
         self._path, self._most, self._most_bytes = path, most, most_bytes
@@ -62,6 +67,11 @@ class ResponseStore:
     def keeps(self) -> bool:
         """Whether anything can be kept."""
         return self._most > 0 and not self._closed
+
+    def require_kept(self, param: str, status: int) -> None:
+        """Raises ``Refusal`` with the reason where no response is ever kept."""
+        if self._most == 0:
+            raise Refusal(status, f"{param}: {_NONE_KEPT}", code="unsupported_parameter", param=param)
 
     def _opened(self, to_keep: bool = False) -> sqlite3.Connection | None:
         """None: there is nothing, and nothing ``to_keep``. REQUIRES: the lock."""
@@ -109,7 +119,9 @@ class ResponseStore:
         return None if found is None else Kept(json.loads(found[0]), json.loads(found[1]), found[2])
 
     def conversation(self, namespace: str, made: str) -> list[JsonObject]:
-        """All items up to the end of that response. Raises ``Refusal`` (404) where some of it is not known."""
+        """All items up to the end of that response. Raises ``Refusal``: 404 where some of it is not known, 400 where
+        nothing is ever kept."""
+        self.require_kept("previous_response_id", 400)
         parts: list[list[JsonObject]] = []
         at: str | None = made
         while at is not None:

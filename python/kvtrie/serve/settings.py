@@ -23,6 +23,7 @@ class Settings:
     ``hosts``, ``origins``: by which names it may be reached where there are no keys, and from pages of which origins
     (visitors.py). ``volatile``: patterns of lines that are taken out of system messages, beside those that are known
     (volatile.py). ``ignored``: names of fields of requests that are ignored beside those of fields.py.
+    ``freeze_clock``: how the time in chat templates is held still (clocks.py).
     ``kept_responses``: how many ``previous_response_id`` may go on from; ``responses``: the file that has them, or None
     for memory (responses_store.py).
     """
@@ -44,5 +45,6 @@ class Settings:
     origins: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    freeze_clock: str | None = None
     kept_responses: int = 10_000
     responses: Path | None = None

@@ -7,7 +7,6 @@ what they computed stays in the cache.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Optional, TypeVar
 
@@ -18,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from .answer import Answer, Piece
 from .failures import error_object, refusal_of
 from .json_values import JsonObject
+from .wire import json_bytes
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 SILENCE = 1.0  # seconds; behind as many without an event there is a sign of life
@@ -28,8 +28,7 @@ CLOSED = 499  # as nginx calls a request whose client left; nobody reads it
 
 def event(value: object, name: str | None = None) -> bytes:
     """One event with JSON in it."""
-    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode("utf-8", "replace")
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + json_bytes(value) + b"\n\n"
 
 
 class Answering:
@@ -95,7 +94,7 @@ def lines(parts: AsyncIterator[JsonObject], answers: Sequence[Answer]) -> Stream
 
 
 def _line(value: JsonObject) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    return json_bytes(value) + b"\n"
 
 
 async def kept_alive(parts: AsyncGenerator[bytes, None], sign: Callable[[], bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -15,6 +16,7 @@ from .json_values import JsonObject
 from .openai_schema import DetokenizeRequest, ExplainRequest, SpecialTokens, TokenizeRequest
 from .prompts import Prompt
 from .tenants import Tenants
+from .thinking import thinking_of
 
 _SHOWN = 64  # tokens on either side of a difference
 _PIECE = 1 << 14  # token ids
@@ -68,8 +70,9 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         """Why no more of a prompt would be reused; only the key's own namespace is looked at."""
         namespace = namespace_of(tenants.namespace(request), body.cache_salt)
         body.require_known(engine.settings.ignored)
-        found = await engine.explain(await _prompt(engine, body, namespace), namespace)
-        return explanation_fields(found, engine)
+        prompt = await _prompt(engine, body, namespace)
+        found = await engine.explain(prompt, namespace)
+        return explanation_fields(found, engine, await engine.advice(found, prompt))
 
     return routes
 
@@ -95,12 +98,13 @@ async def _conversation(
 ) -> Prompt:
     engine.require_text("messages")
     messages = [message.as_dict() for message in body.messages or ()]
-    tools, variables = [tool.as_dict() for tool in body.tools or ()], body.chat_template_kwargs
+    tools = [tool.as_dict() for tool in body.tools or ()]
+    variables = thinking_of(engine.model.tokenizer, body.thinking_asked, tools, body.chat_template_kwargs).variables
     return await engine.chat(messages, namespace, tools, variables, special_tokens=reading or "letters")
 
 
-def explanation_fields(found: Explanation, engine: Engine) -> JsonObject:
-    """An explanation as JSON; ``text`` is for people."""
+def explanation_fields(found: Explanation, engine: Engine, advice: Sequence[str] = ()) -> JsonObject:
+    """An explanation as JSON; ``text`` is for people. ``advice``: what it does not know itself."""
     decode = engine.model.tokenizer.decode
     return {
         "prompt_tokens": len(found.tokens),
@@ -119,6 +123,6 @@ def explanation_fields(found: Explanation, engine: Engine) -> JsonObject:
         "caches": [each._asdict() for each in found.caches],
         "compute_seconds": found.compute_seconds,
         "load_seconds": found.load_seconds,
-        "advice": found.advice(),
-        "text": str(found),
+        "advice": [*found.advice(), *advice],
+        "text": "\n".join([str(found), *(f"to reuse more: {each}" for each in advice)]),
     }

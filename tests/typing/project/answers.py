@@ -118,6 +118,7 @@ def read_request(request: kv.Request) -> None:
         assert_type(token, int)
     assert_type(request.tokens + request.result(timeout=1.0), list[int])
     assert_type(request.logprobs, list[kv.TokenLogprob])
+    assert_type(request.prompt_logprobs, list[kv.RankedLogprob])
     assert_type(request.prompt_tokens + request.reused, int)
     assert_type(request.finish_reason, str | None)
     assert_type(request.error, BaseException | None)
