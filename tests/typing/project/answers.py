@@ -195,3 +195,24 @@ def read_score(score: kv.Score) -> None:
     assert_type(score.logprobs, list[float])
     assert_type(score.greedy, bool)
     assert_type(score.logprob, float)
+
+
+def compare_formats(model: kv.models.Model) -> kv.Quality:
+    kv.quality("path", "a text", dtypes=["stored", "q8_0"], kv_dtypes=["float16"], windows=2, device="cpu")
+    return kv.quality(model, [1, 2, 3], context=512, progress=progress)
+
+
+def read_quality(found: kv.Quality) -> None:
+    assert_type((found.model, found.device), tuple[str, str])
+    assert_type((found.context, found.windows, found.positions), tuple[int, int, int])
+    assert_type(found.formats, tuple[kv.FormatQuality, ...])
+    assert_type(found.reference, kv.FormatQuality)
+    found.plot("found.svg")
+
+
+def read_format_quality(each: kv.FormatQuality) -> None:
+    assert_type((each.dtype, each.kv_dtype), tuple[str, str])
+    assert_type((each.kl, each.kl_tail, each.agreement), tuple[float, float, float])
+    assert_type((each.perplexity, each.perplexity_change, each.perplexity_error), tuple[float, float, float])
+    assert_type((each.weight_bytes, each.token_bytes), tuple[int, int])
+    assert_type((each.prompt_speed, each.step_speed), tuple[float, float])
