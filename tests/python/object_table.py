@@ -274,6 +274,8 @@ LEFT_OUT = {
     kv.models.Model: "most of its calls compile or compute; a test of its own (test_objects)",
     kv.models.ModelConfig: "a frozen dataclass, and one for each family",
     kv.models.Settled: "a NamedTuple of texts",
+    kv.Quality: "a frozen dataclass of numbers and texts",
+    kv.FormatQuality: "the same",
     kv.stores.RedisStore: "refuses to be copied for its password (test_stores)",
     kv.stores.Store: "a protocol",
     simulation.FleetReport: "as Report",

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import kvtrie as kv
 
-from . import chat, check, devices, doctor, download, inspect, quality, serve, simulate
+from . import bench, chat, check, devices, doctor, download, inspect, quality, serve, simulate
 
 INTERRUPTED = 130
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "check": check,
     "chat": chat,
     "serve": serve,
+    "bench": bench,
     "quality": quality,
     "simulate": simulate,
     "inspect": inspect,
