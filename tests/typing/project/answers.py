@@ -119,6 +119,9 @@ def read_request(request: kv.Request) -> None:
     assert_type(request.tokens + request.result(timeout=1.0), list[int])
     assert_type(request.logprobs, list[kv.TokenLogprob])
     assert_type(request.prompt_tokens + request.reused, int)
+    if request.beginning is not None:
+        assert_type(request.beginning.matched + request.beginning.reused, int)
+        assert_type((request.beginning.tier, request.beginning.reason), tuple[str, kv.Reason])
     assert_type(request.finish_reason, str | None)
     assert_type(request.error, BaseException | None)
     assert_type(request.stopped_by, int | str | None)
