@@ -69,3 +69,26 @@ def test_a_tokenizer_and_a_plan_say_what_they_are() -> None:
                 model(step)
         plan = cache.plan(tokens)
         assert f"{plan.reusable} of {plan.matched} matched tokens, device" in repr(plan)
+
+
+def test_a_cache_with_a_tokenizer_shows_and_takes_text() -> None:
+    model: Any = kv.models.load(TINY)
+    text = "A cache is a cache."
+    with kv.PrefixCache(model.caches(capacity=256), tokenizer=model.tokenizer) as cache:
+        assert cache.tokenizer is model.tokenizer
+        with cache.begin(model.tokenizer.encode(text)) as session:
+            for step in session.prefill(chunk=64):
+                model(step)
+        shown = (cache.tree(), cache.to_dot(), cache.to_svg(), cache._repr_html_(), cache.tree(decode=str))
+        assert ["A cache is" in each for each in shown] == [True] * 4 + [False]
+        found = cache.explain("A cache is another thing.")
+        assert 0 < found.matched < len(model.tokenizer.encode(text)) and "' a cache.'" in str(found)
+    assert model.prefix_cache.tokenizer is model.tokenizer
+
+
+def test_a_cache_without_one_says_so() -> None:
+    with kv.PrefixCache([]) as cache:
+        with pytest.raises(kv.ArgumentTypeError, match="allowed integers, or a text where the cache has a tokenizer"):
+            cache.explain("a text")
+        with pytest.raises(kv.ArgumentTypeError, match="tokenizer: got 5"):
+            kv.PrefixCache([], tokenizer=5)  # type: ignore[arg-type]
