@@ -92,3 +92,20 @@ def test_a_cache_without_one_says_so() -> None:
             cache.explain("a text")
         with pytest.raises(kv.ArgumentTypeError, match="tokenizer: got 5"):
             kv.PrefixCache([], tokenizer=5)  # type: ignore[arg-type]
+
+
+def test_rewind_right_behind_begin() -> None:
+    """Of a prompt that is only recorded, too, the first tokens are left."""
+    model: Any = kv.models.load(TINY)
+    with kv.PrefixCache(model.caches(capacity=256)) as cache:
+        with cache.begin(list(range(10, 30))) as session:
+            session.rewind(12)
+            assert (session.length, session.remaining.tolist()) == (0, list(range(10, 22)))
+            for step in session.prefill():
+                model(step)
+        with cache.begin(list(range(10, 30))) as session:
+            assert session.reused == 12
+            session.rewind(15)
+            assert session.remaining.tolist() == [22, 23, 24]
+            session.rewind(5)
+            assert (session.length, len(session.remaining)) == (5, 0)

@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
+        how = "pip install 'kvtrie[serve]', or ./dev serve in a clone"
+        raise kv.NotSupported(f"[serve] needs {error.name}: {how}") from error
     from kvtrie.serve.app import create_app
     from kvtrie.serve.generic_tools import needs_generic
     from kvtrie.serve.opening import open_server

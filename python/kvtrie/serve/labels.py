@@ -56,7 +56,7 @@ def labels(tokenizer: Tokenizer, columns: int) -> Label:
 
 
 def _parts(before: int, head: tuple[int, ...], special: dict[int, str]) -> Iterator[tuple[str | None, list[int]]]:
-    """Stretches between special tokens, with the role that the one before names; None: it names none."""
+    """What stands between special tokens, with the role that the one before it names; None: it names none."""
     role = _role_of(special[before]) if before in special else ""
     ids: list[int] = []
     for token in head:
