@@ -22,8 +22,9 @@ def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_context_has_two_names() -> None:
-    for name in ("--context", "--ctx-size"):
-        assert build_parser().parse_args(["serve", name, "512"]).context == 512
+    for command in ("serve", "chat", "quality"):
+        for name in ("--context", "--ctx-size"):
+            assert build_parser().parse_args([command, name, "512"]).context == 512
 
 
 def test_models_have_the_names_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
