@@ -125,7 +125,7 @@ def test_the_figures_for_programs() -> None:
     code, text = run(
         "tiny", "-p", "8", "-n", "0", "-b", "4,8", "-r", "3", "--no-reuse", "--json", "--kv-dtype", "float32"
     )
-    found = json.loads(text)
+    (found,) = json.loads(text)
     assert code == 0 and found["first_token"] == [] and found["kv_dtype"] == "float32"
     assert [(test["test"], test["batch"], len(test["seconds"])) for test in found["tests"]] == [
         ("pp8", 4, 3),
@@ -182,11 +182,11 @@ def test_threads_are_told_to_a_process_of_their_own(monkeypatch: pytest.MonkeyPa
 @pytest.mark.ci
 def test_a_process_with_one_thread() -> None:
     code, text = run("tiny", "-p", "8", "-n", "0", "-r", "1", "-t", "1", "--no-reuse", "--json")
-    assert code == 0 and json.loads(text)["threads"] == 1
+    assert code == 0 and json.loads(text)[0]["threads"] == 1
 
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["-p", "x"], ["-p", "-1"], ["-pg", "5"], ["-pg", "0,5"], ["-b", "0"]):
+    for options in (["-p", "x"], ["-p", "-1"], ["-d", ""], ["-pg", "5"], ["-pg", "0,5"], ["-b", "0"]):
         with pytest.raises(SystemExit):
             main(["bench", "tiny", *options])
     capsys.readouterr()

@@ -52,7 +52,7 @@ class FirstTokenFigures(TypedDict):
 
 
 class Figures(TypedDict):
-    """What ``--json`` writes; bytes of the weights on the device."""
+    """What ``--json`` writes, one for each number of threads; bytes of the weights on the device."""
 
     model: str
     dtype: str
@@ -89,14 +89,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         shown = f"{meaning} (default {default})" if default else meaning
         numbers = _Numbers(least)
-        parser.add_argument(flag, name, type=numbers, default=numbers(default), metavar="N,...", help=shown)
+        parser.add_argument(
+            flag, name, type=numbers, default=numbers(default) if default else [], metavar="N,...", help=shown
+        )
     parser.add_argument(
         "-pg", type=_Numbers(1, 2), action="append", default=[], metavar="P,G", dest="pairs",
         help="a prompt of P tokens, then G one by one (may be repeated)",
     )  # fmt: skip
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="runs of each test (default 5)")
     parser.add_argument("--no-reuse", action="store_true", help="leave out the second table")
-    parser.add_argument("--json", action="store_true", help="figures for programs in place of the tables")
+    parser.add_argument("--json", action="store_true", help="a list for programs, of one object for each -t")
 
 
 class _Numbers:
@@ -107,7 +109,7 @@ class _Numbers:
 
     def __call__(self, text: str) -> list[int]:
         found = [int(part) for part in text.split(",") if part]
-        if any(each < self._least for each in found) or self._count not in (None, len(found)):
+        if not found or min(found) < self._least or self._count not in (None, len(found)):
             how_many = "numbers" if self._count is None else f"{self._count} numbers"
             raise argparse.ArgumentTypeError(f"got {text}, allowed {how_many} of {self._least} or more, with commas")
         return found
@@ -121,7 +123,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     else:
         found = [measure(arguments)]
     if arguments.json:
-        print(json.dumps(found if len(found) > 1 else found[0], indent=1), file=out)
+        print(json.dumps(found, indent=1), file=out)
         return 0
     lines = [*_speed_lines(found), *_reuse_lines(found)]
     print("\n".join(lines), file=out)
@@ -213,8 +215,9 @@ def _in_a_child(arguments: argparse.Namespace, threads: int) -> Figures:
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise kv.Error(f"[bench] -t: with {threads} threads the run failed (exit code {done.returncode})")
-    found: Figures = json.loads(done.stdout)
-    return found
+    (found,) = json.loads(done.stdout)
+    figures: Figures = found
+    return figures
 
 
 def _words(arguments: argparse.Namespace) -> Iterator[str]:
