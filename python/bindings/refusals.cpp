@@ -26,6 +26,7 @@
 #include "convert.h"
 #include "errors.h"
 #include "instances.h"
+#include "signatures.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -221,6 +222,7 @@ void speak_for(std::string_view name, py::handle value) {
   PyMethodDef* const method = method_of(function);
   if (entry_of(method) != dispatch) return;
   method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(stand_in_for(name)));
+  give_signature(*method);
 }
 
 void speak_for_all(py::handle scope);

@@ -318,7 +318,11 @@ void add_moves(Class& c) {
         without_gil([&] { self.rewind(target); });
       },
       py::arg("length"),
-      "Drops the tokens from ``length`` on. Raises ``NotRestorable`` (with ``nearest``) where that is impossible.");
+      R"(Leaves the first ``length`` tokens and drops those behind them, computed or not.
+
+Right after ``begin`` the whole prompt is recorded, so that of a prompt, too, the first ``length`` tokens are left; those
+beyond ``reused`` remain to be computed. Raises ``NotRestorable`` (with ``nearest``) where no state goes on from there, as
+happens with windows and recurrent layers, and for more tokens than are recorded.)");
   c.def(
       "can_rewind",
       [](const Session& self, const py::object& length) {

@@ -95,6 +95,7 @@ from .request import Request  # isort: skip
 from .text_request import TextRequest  # isort: skip
 from .generate import Generation, generate  # isort: skip  (it uses the names above)
 from .score import Score, score  # isort: skip
+from .quality import FormatQuality, Quality, quality  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
 
 if _typing.TYPE_CHECKING:
@@ -121,6 +122,7 @@ __all__ = [
     "Evicted",
     "Explanation",
     "FormatError",
+    "FormatQuality",
     "Generation",
     "HybridCache",
     "HybridSnapshot",
@@ -131,6 +133,7 @@ __all__ = [
     "NotSupported",
     "PrefixCache",
     "PrefixTrie",
+    "Quality",
     "RankedLogprob",
     "Reason",
     "RecurrentCache",
@@ -161,6 +164,7 @@ __all__ = [
     "media",
     "models",
     "ops",
+    "quality",
     "ray",
     "score",
     "simulate",

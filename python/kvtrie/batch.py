@@ -28,6 +28,7 @@ from ._core import PrefixCache, Step
 from ._live import Live
 from ._prompt_logprobs import PromptLogprobs, judged
 from ._protocols import Logits, StepModel, cache_of
+from ._values import Reason
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
 from .generate import Generation, Prompt, token_ids, vocab_size_of
@@ -206,6 +207,7 @@ class Batch(Live):
                     self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
                 )
                 room -= 1
+                each.note_beginning()
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
                     raise  # it waits on
@@ -312,6 +314,19 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, Error) and not isinstance(error, (BusyError, ClosedError))
 
 
+class Beginning(NamedTuple):
+    """What the cache had of a prompt when its session began."""
+
+    matched: int
+    """Tokens of the prompt that were known."""
+    reused: int
+    """Those that it went on from; others that came in meanwhile are not counted."""
+    tier: str
+    """Where they were before."""
+    reason: Reason
+    """Why fewer are reused than are known."""
+
+
 class Waiting:
     """A generation with what its session begins from."""
 
@@ -330,8 +345,15 @@ class Waiting:
         self.checkpoints = checkpoints
         self.alone = alone  # it reuses nothing, and nothing of it is kept
         self.told = told  # what the model gives the prompt's tokens, where that was asked for
+        self.beginning: Beginning | None = None  # of its first session
         self.taken = False  # by its batch
         self.computed = 0  # rows of the prompt; more than it has where room had to be given back
+
+    def note_beginning(self) -> None:
+        """REQUIRES: a session that has just begun."""
+        if self.beginning is None:
+            session = self.generation.live
+            self.beginning = Beginning(session.matched, session.reused, session.tier, session.reason)
 
     @property
     def reused(self) -> int:

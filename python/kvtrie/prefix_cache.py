@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Optional, Union
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
 from . import _core
+from ._arguments import refusal
 from ._live import Live
 from ._paths import path_text
 from ._quotas import Quota, Share, amounts
@@ -24,6 +25,15 @@ Bytes = Union[None, int, str]
 Key = Union[bytes, bytearray, Sequence[Union[bytes, bytearray]]]  # or the newest, then older ones
 Keys = Union[None, Key, Mapping[str, Key]]
 Decode = Callable[[list[int]], str]
+
+
+class Texts(Protocol):
+    """What text is read and shown by: a tokenizer."""
+
+    def encode(self, text: str) -> Sequence[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
 
 _HOST_SHARE = 0.25  # of the machine's memory, for host_bytes="auto"
 _HOST_POOLS = 4  # times the device pools, for host_bytes="auto"
@@ -59,7 +69,8 @@ class PrefixCache(Live, _core.PrefixCache):
     them), or a dict with the key of each; the state of a namespace that is not in the dict then never leaves the
     process. A list of keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``,
     log or figure. ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are
-    none yet. None: none can be set, and nothing is counted by namespace.
+    none yet. None: none can be set, and nothing is counted by namespace. ``tokenizer``: what drawings, notebooks and
+    ``explain`` show text by unless they are given a ``decode``, and what ``explain`` reads a text by; nothing else.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -84,7 +95,10 @@ class PrefixCache(Live, _core.PrefixCache):
         ttl: Optional[float] = None,
         keys: Keys = None,
         quotas: Optional[Mapping[str, Quota]] = None,
+        tokenizer: Optional[Texts] = None,
     ) -> None:
+        if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode")):
+            raise refusal(tokenizer, "PrefixCache", "tokenizer", "one that can encode and decode, or None")
         if quotas is not None and not isinstance(quotas, Mapping):
             raise ArgumentTypeError(f"[PrefixCache] quotas: got {type(quotas).__name__}, allowed a dict by namespace")
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
@@ -113,6 +127,7 @@ class PrefixCache(Live, _core.PrefixCache):
             keys=keys,
             quotas=quotas is not None,
         )
+        self._tokenizer = tokenizer
         self._caches = list(held)
         self._policy = policy
         for name, quota in (quotas or {}).items():
@@ -122,6 +137,11 @@ class PrefixCache(Live, _core.PrefixCache):
     def caches(self) -> list[Cache]:
         """The caches it drives, in the order they were given."""
         return list(self._caches)
+
+    @property
+    def tokenizer(self) -> Optional[Texts]:
+        """What text is shown by."""
+        return self._tokenizer
 
     @property
     def policy(self) -> str:
@@ -150,7 +170,7 @@ class PrefixCache(Live, _core.PrefixCache):
 
     def explain(
         self,
-        tokens: _core.Integers,
+        tokens: str | _core.Integers,
         namespace: str = "default",
         *,
         atomic: Optional[_core.Spans] = None,
@@ -159,11 +179,16 @@ class PrefixCache(Live, _core.PrefixCache):
         """Why ``begin`` would reuse no more of a prompt: a ``kvtrie.Explanation``. Changes nothing, asks no store.
 
         It names the nearest branch and the first token that differs, what each kind of state could go on from, what
-        the rest takes, and what would mend it. ``decode`` turns token ids into the text that it shows. Arguments
+        the rest takes, and what would mend it. ``tokens`` may be a text where the cache has a ``tokenizer``, which
+        encodes it as a prompt. ``decode`` turns token ids into the text that it shows; None: the tokenizer's. Arguments
         and errors else as for ``plan``.
         """
+        if isinstance(tokens, str):
+            if self._tokenizer is None:
+                raise refusal(tokens, "explain", "tokens", "integers, or a text where the cache has a tokenizer")
+            tokens = list(self._tokenizer.encode(tokens))
         fields = self._explain(tokens, namespace, atomic=atomic)
-        return Explanation(np.array(tokens, np.int32), namespace, fields, decode)
+        return Explanation(np.array(tokens, np.int32), namespace, fields, self._decode_by(decode))
 
     def set_quota(self, namespace: str = "default", *, most: Share = 1.0, least: Share = 0.0) -> None:
         """What a namespace may have of each pool and tier, and what others cannot take from it.
@@ -187,30 +212,33 @@ class PrefixCache(Live, _core.PrefixCache):
         return make_nodes(self._nodes())
 
     def tree(self, decode: Optional[Decode] = None, **options: Any) -> str:
-        """The tree as text, one line a node. ``decode`` turns token ids into text for the labels.
+        """The tree as text, one line a node. ``decode`` turns token ids into text for labels; None: the tokenizer does.
 
         Further ``options``: those of ``kvtrie.viz.tree_text``.
         """
         from .viz import tree_text
 
-        return tree_text(self, decode, **options)
+        return tree_text(self, self._decode_by(decode), **options)
 
     def to_dot(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree in DOT, for Graphviz. ``options``: those of ``kvtrie.viz.tree_dot``."""
         from .viz import tree_dot
 
-        return tree_dot(self, decode, **options)
+        return tree_dot(self, self._decode_by(decode), **options)
 
     def to_svg(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree as an SVG picture. ``options``: those of ``kvtrie.viz.tree_svg``."""
         from .viz import tree_svg
 
-        return tree_svg(self, decode, **options)
+        return tree_svg(self, self._decode_by(decode), **options)
 
     def _repr_html_(self) -> str:
         from .viz import tree_html
 
-        return "<p>a closed kvtrie.PrefixCache</p>" if self.closed else tree_html(self)
+        return "<p>a closed kvtrie.PrefixCache</p>" if self.closed else tree_html(self, self._decode_by(None))
+
+    def _decode_by(self, decode: Optional[Decode]) -> Optional[Decode]:
+        return self._tokenizer.decode if decode is None and self._tokenizer is not None else decode
 
     def __enter__(self) -> PrefixCache:
         return self

@@ -25,7 +25,7 @@ from .sampling import RankedLogprob, TokenLogprob
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .batch import Waiting
+    from .batch import Beginning, Waiting
 
 __all__ = ["Request", "Stream"]
 
@@ -167,6 +167,11 @@ class Request(AsyncClosing):
     def reused(self) -> int:
         """Tokens of the prompt that were not computed for this; 0 until its first token is there."""
         return self._stream.reused
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """What the cache had of the prompt when its computation began; None: it has not begun."""
+        return self._stream.waiting.beginning
 
     @property
     def uncomputed(self) -> int:

@@ -25,7 +25,7 @@ from kvtrie._closing import AsyncClosing
 from kvtrie._live import Live
 from kvtrie._whole import Slotted, Whole
 from kvtrie.awaited import BothWays
-from kvtrie.batch import Waiting
+from kvtrie.batch import Beginning, Waiting
 from kvtrie.draws import Draw
 from kvtrie.explain import Rejoin
 from kvtrie.models.chat_template import ChatTemplate
@@ -275,10 +275,13 @@ LEFT_OUT = {
     kv.models.Model: "most of its calls compile or compute; a test of its own (test_objects)",
     kv.models.ModelConfig: "a frozen dataclass, and one for each family",
     kv.models.Settled: "a NamedTuple of texts",
+    kv.Quality: "a frozen dataclass of numbers and texts",
+    kv.FormatQuality: "the same",
     kv.stores.RedisStore: "refuses to be copied for its password (test_stores)",
     kv.stores.Store: "a protocol",
     simulation.FleetReport: "as Report",
     Rendered: "a NamedTuple of a text and its marks",
+    Beginning: "a NamedTuple of numbers and texts",
     Draw: "a NamedTuple of numbers",
     Reads: "a NamedTuple of flags and texts",
     Waiting: "a place in a batch, which its batch alone uses",

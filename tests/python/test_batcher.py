@@ -159,6 +159,21 @@ def test_a_prefix_that_several_wait_for_is_computed_once(model: Any) -> None:
                 assert answer.tokens == list(kv.generate(model, session, 2, ignore_eos=True, chunk=chunk))
 
 
+def test_a_request_says_what_the_cache_had_when_it_began(model: Any) -> None:
+    with kv.Batcher(model, make_cache(model, 512)) as running:
+        prompt = list(range(5, 45))
+        first = running.submit(prompt, 2)
+        first.result()
+        second = running.submit([*prompt[:30], 3, 4], 2)
+        second.result()
+        third = running.submit(prompt, 2)
+        third.result()
+    assert first.beginning == (0, 0, "none", "")
+    assert second.beginning == (30, 30, "device", "")
+    assert third.beginning is not None and third.beginning[:3] == (40, 39, "device")
+    assert third.beginning.reason.code == "last_token"
+
+
 def test_what_another_one_computed_counts_as_reused(model: Any) -> None:
     shared = [int(token) for token in np.random.default_rng(6).integers(0, 60, 120)]
     cache = make_cache(model, 512)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kvtrie import _health
 from kvtrie.cli import build_parser
 from kvtrie.cli.serve import LOOPBACK
 from processes import PATIENCE, ROOT
@@ -64,6 +65,13 @@ def test_the_container_is_for_any_user_id() -> None:
     assert set(names) <= set("FROM RUN COPY ENV VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD".split())  # noqa: SIM905
     commands = re.findall(rf"{PYTHON} -m kvtrie \w+", made)
     assert [started(shlex.split(each)).command for each in commands] == ["download"]
+
+
+def test_the_container_has_a_loader_beside_the_driver() -> None:
+    """apt does not bring it by itself where recommended packages are left out."""
+    made = " ".join(rest for name, rest in instructions() if name == "RUN").split()
+    loader = next(package for library, package, _ in _health.needed_libraries() if library.startswith("libOpenCL"))
+    assert "--no-install-recommends" in made and {loader, _health.DRIVER_PACKAGE} <= set(made)
 
 
 @pytest.mark.parametrize("script", [rest for name, rest in instructions() if name == "RUN"])

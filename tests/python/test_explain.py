@@ -158,7 +158,7 @@ def test_images_and_spans() -> None:
     assert cache.explain(prompt, atomic=[(55, 60)]).matched == 55
 
 
-@pytest.mark.parametrize("tokens", [[], [-7], "text", None, [1.5]])
+@pytest.mark.parametrize("tokens", [[], [-7], None, [1.5]])
 def test_it_refuses_what_plan_refuses(tokens: Any) -> None:
     cache = make_cache()
     with pytest.raises(kv.Error) as refused:

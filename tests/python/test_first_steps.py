@@ -22,8 +22,9 @@ def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_context_has_two_names() -> None:
-    for name in ("--context", "--ctx-size"):
-        assert build_parser().parse_args(["serve", name, "512"]).context == 512
+    for command in ("serve", "chat", "quality"):
+        for name in ("--context", "--ctx-size"):
+            assert build_parser().parse_args([command, name, "512"]).context == 512
 
 
 def test_models_have_the_names_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +70,43 @@ def test_a_tokenizer_and_a_plan_say_what_they_are() -> None:
                 model(step)
         plan = cache.plan(tokens)
         assert f"{plan.reusable} of {plan.matched} matched tokens, device" in repr(plan)
+
+
+def test_a_cache_with_a_tokenizer_shows_and_takes_text() -> None:
+    model: Any = kv.models.load(TINY)
+    text = "A cache is a cache."
+    with kv.PrefixCache(model.caches(capacity=256), tokenizer=model.tokenizer) as cache:
+        assert cache.tokenizer is model.tokenizer
+        with cache.begin(model.tokenizer.encode(text)) as session:
+            for step in session.prefill(chunk=64):
+                model(step)
+        shown = (cache.tree(), cache.to_dot(), cache.to_svg(), cache._repr_html_(), cache.tree(decode=str))
+        assert ["A cache is" in each for each in shown] == [True] * 4 + [False]
+        found = cache.explain("A cache is another thing.")
+        assert 0 < found.matched < len(model.tokenizer.encode(text)) and "' a cache.'" in str(found)
+    assert model.prefix_cache.tokenizer is model.tokenizer
+
+
+def test_a_cache_without_one_says_so() -> None:
+    with kv.PrefixCache([]) as cache:
+        with pytest.raises(kv.ArgumentTypeError, match="allowed integers, or a text where the cache has a tokenizer"):
+            cache.explain("a text")
+        with pytest.raises(kv.ArgumentTypeError, match="tokenizer: got 5"):
+            kv.PrefixCache([], tokenizer=5)  # type: ignore[arg-type]
+
+
+def test_rewind_right_behind_begin() -> None:
+    """Of a prompt that is only recorded, too, the first tokens are left."""
+    model: Any = kv.models.load(TINY)
+    with kv.PrefixCache(model.caches(capacity=256)) as cache:
+        with cache.begin(list(range(10, 30))) as session:
+            session.rewind(12)
+            assert (session.length, session.remaining.tolist()) == (0, list(range(10, 22)))
+            for step in session.prefill():
+                model(step)
+        with cache.begin(list(range(10, 30))) as session:
+            assert session.reused == 12
+            session.rewind(15)
+            assert session.remaining.tolist() == [22, 23, 24]
+            session.rewind(5)
+            assert (session.length, len(session.remaining)) == (5, 0)

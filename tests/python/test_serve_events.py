@@ -13,6 +13,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.serve import live
 from kvtrie.serve.journal import Entry, Journal
+from kvtrie.serve.labels import Turn
 from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
@@ -75,7 +76,7 @@ def test_only_the_admin_key_opens_it(model: Any) -> None:
             assert next(events_of(response))[0] == "hello"
 
 
-def test_explanations_are_made_only_while_somebody_watches(server: Served) -> None:
+def test_the_tree_is_explained_only_while_somebody_watches(server: Served) -> None:
     chat(server, "What is an index?")
     with httpx.stream("GET", server.url + "/events", timeout=PATIENCE) as response:
         events = events_of(response)
@@ -83,7 +84,8 @@ def test_explanations_are_made_only_while_somebody_watches(server: Served) -> No
             "hello",
             {"name": "tiny", "context": 1024, "device": server.engine.model.device.name, "chat": True, "keys": False},
         )
-        assert next(data["why"] for name, data in events if name == "request") == ""  # a state may come first
+        first = next(data["why"] for name, data in events if name == "request")  # a state may come first
+        assert first.startswith("0 of ") and "prompt tokens were known, 0 were reused\nnobody was watching" in first
         chat(server, "What is a cursor?")
         ended: Any = None
         state: Any = None
@@ -101,7 +103,8 @@ def test_explanations_are_made_only_while_somebody_watches(server: Served) -> No
         chat(server, "What is a table?")
     wait_for(lambda: not server.engine.journal.listeners)
     chat(server, "What is a row?")
-    assert server.engine.journal.entries[-1].why == ""
+    last = server.engine.journal.entries[-1]
+    assert f"prompt tokens were known, {last.reused} were reused from the device\n" in last.why
 
 
 def test_a_closed_cache_ends_the_stream(server: Served) -> None:
@@ -156,7 +159,7 @@ def test_a_large_tree_is_sent_in_part(model: Any) -> None:
     assert len(shown) == 10
     assert all(node.parent is None or node.parent in shown for node in shown)
     assert min(node.age for node in nodes) == min(node.age for node in shown)
-    sent = live.tree_of(cache, lambda head: " ".join(map(str, head)), 10)
+    sent = live.tree_of(cache, _as_numbers, 10)
     assert sent["hidden_nodes"] == len(nodes) - 10
     known = [each["id"] for each in sent["nodes"]]
     assert len(set(known)) == 10
@@ -169,7 +172,7 @@ def test_a_node_keeps_its_name_when_it_is_cut(model: Any) -> None:
     cache = kv.PrefixCache(model.caches(capacity=1024), fingerprint=model.fingerprint, host_bytes=0)
 
     def names() -> dict[str, int]:
-        return {each["id"]: each["length"] for each in live.tree_of(cache, str)["nodes"]}
+        return {each["id"]: each["length"] for each in live.tree_of(cache, _as_numbers)["nodes"]}
 
     for tokens in ([5, 6, 7, 8, 9], [5, 6, 7, 20, 21]):
         before = names()
@@ -195,6 +198,10 @@ def test_a_watch_that_is_closed_ends_its_pages() -> None:
     asyncio.run(watch())
 
 
+def _as_numbers(_: int, head: tuple[int, ...]) -> tuple[Turn, ...]:
+    return (Turn("", " ".join(map(str, head))),)
+
+
 class _NoEngine:
     """As much as a watch asks for that nobody may join."""
 
@@ -203,3 +210,6 @@ class _NoEngine:
     class model:  # noqa: N801
         class tokenizer:  # noqa: N801
             decode = str
+
+            class special_tokens:  # noqa: N801
+                texts: dict[int, str] = {}  # noqa: RUF012

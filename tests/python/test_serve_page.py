@@ -103,6 +103,18 @@ def test_two_requests_that_share_their_beginning(page: ServerPage, server: Serve
 
 
 @needs_chromium
+def test_roles_are_marks_and_markup_is_not_shown(page: ServerPage, server: Served) -> None:
+    chat(server, "What is an <|end|>?")
+    chat(server, "Why?")
+    page.until_ended(2)
+    page.until(lambda: {"system", "user"} <= set(page.texts("#nodes .role")))
+    (label,) = [text for text in page.texts("#nodes .label") if "What" in text]
+    assert label.startswith("user") and "<|end|>?" in label and "<|assistant|>" not in label  # letters that were typed
+    page.all("#nodes .node")[0].click()
+    page.until(lambda: page.texts("#details .role")[:1] == ["system"])
+
+
+@needs_chromium
 def test_a_request_opens_to_its_explanation_and_stays_open(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     chat(server, "What is a cursor?")
@@ -192,7 +204,7 @@ def test_a_server_that_is_gone_and_there_again(browser: Any, server: Served) -> 
         page.until(lambda: page.run("return document.body.dataset.link") == "live")
         page.until_ended(2)
         assert not page.all("#gone")[0].is_displayed()
-        assert "Nobody was watching" in page.texts(".why")[0]
+        assert "prompt tokens were known" in page.texts(".why")[0]
 
 
 class Line:

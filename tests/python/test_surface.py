@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,6 +57,18 @@ def documented_signature(function: Any) -> str:
     return text.replace("kvtrie._core.", "").replace("ops.", "")
 
 
+def signed_arguments(function: Any) -> list[tuple[str, str, bool]]:
+    """The same from what ``inspect.signature`` says."""
+    kinds = inspect.Parameter
+    words = {kinds.VAR_POSITIONAL: "rest", kinds.KEYWORD_ONLY: "keyword"}
+    found = inspect.signature(function).parameters.values()
+    return [
+        (words.get(each.kind, "positional"), each.name, each.default is not kinds.empty)
+        for each in found
+        if each.name != "self" and each.kind != kinds.VAR_KEYWORD
+    ]
+
+
 def members(owner: Any) -> dict[str, Any]:
     names = vars(owner)
     if isinstance(owner, ModuleType):
@@ -99,12 +112,25 @@ def compare(owner: Any, stub: Any, path: str, faults: list[str]) -> None:
         real = arguments_of(documented_signature(value))
         if real != arguments(node):
             faults.append(f"{path}.{name}: the module has {real}, the stub {arguments(node)}")
+        if signed_arguments(value) != real:
+            faults.append(f"{path}.{name}: inspect.signature says {inspect.signature(value)}")
 
 
 def test_the_stubs_are_those_of_the_module() -> None:
     faults: list[str] = []
     compare(_core, STUB, "_core", faults)
     assert faults == []
+
+
+def test_signatures_of_what_is_native() -> None:
+    """With defaults, bound and not, and of classes; the documentation is not shorter for it."""
+    shown = "(self, tokens, namespace='default', *, reuse_all=False, use=True, publish=True, atomic=None)"
+    assert str(inspect.signature(kv.PrefixCache.begin)) == shown
+    with kv.PrefixCache([]) as cache:
+        assert str(inspect.signature(cache.begin)) == shown.replace("self, ", "")
+    assert str(inspect.signature(kv.Device)) == "(name=None)"
+    assert str(inspect.signature(kv.devices)) == "()"
+    assert str(kv.PrefixCache.begin.__doc__).startswith("begin(self: kvtrie._core.PrefixCache, tokens: object, ")
 
 
 def test_the_comparison_sees_differences() -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``python -m kvtrie devices | doctor | download | check | chat | serve | simulate | inspect``.
+"""The command line, ``python -m kvtrie COMMAND``; ``COMMANDS`` below lists them.
 
 Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments, 130 Ctrl-C. A command is a module beside
 this one with ``add_arguments(parser)`` and ``run(arguments, out) -> int``.
@@ -13,7 +13,7 @@ from typing import TextIO
 
 import kvtrie as kv
 
-from . import chat, check, devices, doctor, download, inspect, serve, simulate
+from . import bench, chat, check, devices, doctor, download, inspect, quality, serve, simulate
 
 INTERRUPTED = 130
 COMMANDS = {
@@ -23,6 +23,8 @@ COMMANDS = {
     "check": check,
     "chat": chat,
     "serve": serve,
+    "bench": bench,
+    "quality": quality,
     "simulate": simulate,
     "inspect": inspect,
 }

@@ -15,35 +15,27 @@ from kvtrie._paths import path_text
 from kvtrie.serve.settings import CONTEXT, CONVERSATIONS
 
 from .chat.screen import stderr_shows
+from .formats import MODEL, add_context, add_device, add_formats
 
 if TYPE_CHECKING:
     from kvtrie.serve.opening import Opened, ServeOptions
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-DTYPES = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL",
-        help="a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "
-        "(the default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
-    )  # fmt: skip
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("--name", help="what clients call it (default: the file's or folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (others than loopback need keys)")
     parser.add_argument("--port", type=int, default=8080, help="0: any that is free (default 8080)")
-    parser.add_argument("--device", help="part of a platform's or device's name")
-    parser.add_argument("--dtype", choices=DTYPES, help="weights on the device (default: as stored)")
-    parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
+    add_device(parser)
+    add_formats(parser)
     _add_sizes(parser)
     _add_access(parser)
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--context", "--ctx-size", type=int, metavar="TOKENS",
-        help=f"longest conversation with its answer (default: the model's, at most {CONTEXT})",
-    )  # fmt: skip
+    add_context(parser, f"longest conversation with its answer (default: the model's, at most {CONTEXT})")
     parser.add_argument(
         "--capacity", type=int, metavar="TOKENS", help=f"room on the device (default: {CONVERSATIONS} contexts)"
     )
@@ -106,7 +98,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
+        how = "pip install 'kvtrie[serve]', or ./dev serve in a clone"
+        raise kv.NotSupported(f"[serve] needs {error.name}: {how}") from error
     from kvtrie.serve.app import create_app
     from kvtrie.serve.clocks import writes_time
     from kvtrie.serve.generic_tools import needs_generic

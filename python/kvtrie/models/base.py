@@ -336,7 +336,8 @@ class Model(Whole):
         with self._cache_lock:
             if self._prefix_cache is None or self._prefix_cache.closed:
                 capacity = min(OWN_CAPACITY, self.config.max_position_embeddings)
-                self._prefix_cache = PrefixCache(self.caches(capacity=capacity), fingerprint=self.fingerprint)
+                caches, tokenizer = self.caches(capacity=capacity), self._tokenizer
+                self._prefix_cache = PrefixCache(caches, fingerprint=self.fingerprint, tokenizer=tokenizer)
             return self._prefix_cache
 
     def chat(

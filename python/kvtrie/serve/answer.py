@@ -21,7 +21,7 @@ from ..models.tokenizer import Tokenizer
 from ..request import Request
 from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
-from .journal import Entry, Journal
+from .journal import Entry, Journal, beginning_text
 from .reasoning import ReasoningReader
 from .replays import Replays
 from .tool_calls import ToolCall, ToolReader
@@ -246,4 +246,5 @@ class Answer:
 
     def _settle(self, outcome: str) -> None:
         if self._entry.running:
+            self._entry.why = self._entry.why or beginning_text(self._request)
             self._journal.end(self._entry, outcome, self.reused, self.generated)

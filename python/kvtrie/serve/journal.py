@@ -26,14 +26,15 @@ from .json_values import JsonObject
 KEPT = 200
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # of times to the first token
 _RUNNING = "running"
+_PLACES = {"device": "the device", "host": "host memory", "disk": "disk", "store": "the store"}
 _HIDDEN = ("started", "request")  # fields that no page sees
 
 
 @dataclass
 class Entry:
     """One answer, from its first moment on. ``began``: of the wall clock. ``outcome``: "running", "stop", "length",
-    "tool_calls", "cancelled", "failed", "refused". ``why``: what ``explain`` said before it began, in lines, or why it
-    was refused; "" unless asked."""
+    "tool_calls", "cancelled", "failed", "refused". ``why``: in lines, what ``explain`` said
+    before it began; where nobody watched, what the cache had then; or why it was refused."""
 
     number: int
     api: str
@@ -68,6 +69,20 @@ class Entry:
     def as_dict(self) -> JsonObject:
         """For JSON."""
         return {name: value for name, value in vars(self).items() if name not in _HIDDEN}
+
+
+def beginning_text(request: Request) -> str:
+    """What the cache had of its prompt, in lines; "" where it was never begun. The tree is not looked at."""
+    found, total = request.beginning, request.prompt_tokens
+    if found is None:
+        return ""
+    where = f" from {_PLACES.get(found.tier, found.tier)}" if found.reused else ""
+    lines = [f"{found.matched:,} of {total:,} prompt tokens were known, {found.reused:,} were reused{where}"]
+    if found.reason:
+        lines.append(found.reason.text)
+    if request.reused > found.reused:
+        lines.append(f"{request.reused - found.reused:,} more were computed by another request in the meantime")
+    return "\n".join([*lines, "nobody was watching when it began, so nothing more was looked up in the tree"])
 
 
 _answers: ContextVar[Optional[list[Entry]]] = ContextVar("answers", default=None)

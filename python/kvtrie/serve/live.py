@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -29,11 +28,12 @@ from .._values import Node
 from ..errors import ClosedError
 from ..prefix_cache import PrefixCache
 from ..viz.names import node_names
-from ..viz.words import clip, one_line
+from ..viz.words import one_line
 from .engine import Engine
 from .failures import Refusal
 from .journal import Entry
 from .json_values import JsonObject, JsonView
+from .labels import Label, labels
 from .streams import event
 from .tenants import Tenants
 
@@ -59,8 +59,6 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 _log = logging.getLogger(__name__)
-
-Label = Callable[[tuple[int, ...]], str]
 
 
 def router(engine: Engine, tenants: Tenants, watch: Optional[Watch] = None) -> APIRouter:
@@ -181,7 +179,7 @@ class Watch:
         self._closed = False
         self._state: Optional[bytes] = None  # of the task's last reading
         self._started: set[int] = set()  # requests whose first token was reported by it
-        self._label = _labels(engine.model.tokenizer.decode)
+        self._label = labels(engine.model.tokenizer, _LABEL_COLUMNS)
 
     @property
     def _boxes(self) -> list[Mailbox]:
@@ -347,15 +345,11 @@ def _node(node: Node, names: Mapping[int, str], label: Label) -> JsonObject:
         "pinned": node.pinned,
         "user": node.user,
         "point": node.point,
-        "text": label(tuple(node.tokens[:_LABEL_TOKENS].tolist())),
+        "turns": [
+            turn._asdict() for turn in label(_last_token(node.parent), tuple(node.tokens[:_LABEL_TOKENS].tolist()))
+        ],
     }
 
 
-def _labels(decode: Callable[[list[int]], str]) -> Label:
-    """Tokens to a printable line; those of the last trees are remembered. Negative ids, of media, have no text."""
-
-    @lru_cache(maxsize=4 * DRAWN)
-    def label(head: tuple[int, ...]) -> str:
-        return clip(one_line(decode([token for token in head if token >= 0])), _LABEL_COLUMNS)
-
-    return label
+def _last_token(node: Optional[Node]) -> int:
+    return -1 if node is None else int(node.tokens[-1])

@@ -63,6 +63,8 @@ class Watch(Live):
             raise refusal(cache, "watch", "cache", "a PrefixCache")
         self.sessions: list[Session] = []
         self._cache = weakref.ref(cache)
+        if decode is None and cache.tokenizer is not None:
+            decode = cache.tokenizer.decode
         self._decode, self._max_nodes = decode, max_nodes
         self._lock = threading.RLock()
         self._front: Optional[Front] = None
@@ -280,7 +282,8 @@ def watch(cache: PrefixCache, decode: Optional[Decode] = None, *, max_nodes: int
 
     It shows the tree as it changes, who stands where, and hits and misses as they happen, while cells run, too. A click
     on a node offers to branch there, to page it out or in, to pin it and to evict it; ``.sessions`` has what was
-    branched. ``decode`` turns token ids into text for the labels. At most ``max_nodes`` rows are drawn.
+    branched. ``decode`` turns token ids into text for the labels; None: the cache's tokenizer does. At most
+    ``max_nodes`` rows are drawn.
 
     It needs ``pip install 'kvtrie[notebooks]'``; without that, and where a stored notebook is read, it is the SVG. The
     cache lives no longer for being watched. Raises ``ArgumentTypeError`` for what is no cache or cannot decode.

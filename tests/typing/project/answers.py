@@ -120,6 +120,9 @@ def read_request(request: kv.Request) -> None:
     assert_type(request.logprobs, list[kv.TokenLogprob])
     assert_type(request.prompt_logprobs, list[kv.RankedLogprob])
     assert_type(request.prompt_tokens + request.reused, int)
+    if request.beginning is not None:
+        assert_type(request.beginning.matched + request.beginning.reused, int)
+        assert_type((request.beginning.tier, request.beginning.reason), tuple[str, kv.Reason])
     assert_type(request.finish_reason, str | None)
     assert_type(request.error, BaseException | None)
     assert_type(request.stopped_by, int | str | None)
@@ -196,3 +199,24 @@ def read_score(score: kv.Score) -> None:
     assert_type(score.logprobs, list[float])
     assert_type(score.greedy, bool)
     assert_type(score.logprob, float)
+
+
+def compare_formats(model: kv.models.Model) -> kv.Quality:
+    kv.quality("path", "a text", dtypes=["stored", "q8_0"], kv_dtypes=["float16"], windows=2, device="cpu")
+    return kv.quality(model, [1, 2, 3], context=512, progress=progress)
+
+
+def read_quality(found: kv.Quality) -> None:
+    assert_type((found.model, found.device), tuple[str, str])
+    assert_type((found.context, found.windows, found.positions), tuple[int, int, int])
+    assert_type(found.formats, tuple[kv.FormatQuality, ...])
+    assert_type(found.reference, kv.FormatQuality)
+    found.plot("found.svg")
+
+
+def read_format_quality(each: kv.FormatQuality) -> None:
+    assert_type((each.dtype, each.kv_dtype), tuple[str, str])
+    assert_type((each.kl, each.kl_tail, each.agreement), tuple[float, float, float])
+    assert_type((each.perplexity, each.perplexity_change, each.perplexity_error), tuple[float, float, float])
+    assert_type((each.weight_bytes, each.token_bytes), tuple[int, int])
+    assert_type((each.prompt_speed, each.step_speed), tuple[float, float])

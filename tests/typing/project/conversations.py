@@ -26,6 +26,7 @@ def make_cache(folder: Path) -> kv.PrefixCache:
         disk_after=2,
         store="redis://localhost/0",
         store_deadline=1.5,
+        tokenizer=None,
         policy="cost",
         load="always",
         checkpoint_every=256,
@@ -61,6 +62,7 @@ def read_cache(cache: kv.PrefixCache) -> None:
 def use_cache(cache: kv.PrefixCache, tokens: list[int], array: Ints) -> kv.Session:
     assert_type(cache.plan(tokens, "anna", atomic=[(1, 3)]), kv.ReusePlan)
     assert_type(cache.explain(array, decode=str), kv.Explanation)
+    assert_type(cache.explain("a text"), kv.Explanation)
     assert_type(cache.respell(tokens, kv.TokenTexts([b"a", b"b"])), Ints)
     assert_type(cache.pin(tokens, ttl=2.0) + cache.unpin(tokens), int)
     assert_type(cache.page_out(tokens, to="host") + cache.page_out(nbytes="1MiB"), int)

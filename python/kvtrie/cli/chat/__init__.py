@@ -12,6 +12,7 @@ from typing import TextIO
 
 import kvtrie as kv
 
+from ..formats import MODEL, add_context, add_device, add_formats
 from .answers import Answers
 from .commands import Chat
 from .reader import Reader, history_path, open_reader
@@ -22,22 +23,14 @@ CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL",
-        help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
-        "(default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
-    )  # fmt: skip
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
     parser.add_argument("--model", dest="named", metavar="MODEL", help="the same")
     parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
     parser.add_argument("--system", default="", help="a system message")
-    parser.add_argument("--device", help="part of a platform's or device's name")
-    dtypes = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
-    parser.add_argument("--dtype", choices=dtypes, help="weights on the device (default: as stored)")
-    parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
-    parser.add_argument(
-        "--context", type=int, metavar="TOKENS",
-        help=f"longest conversation; behind it the oldest half goes (default: the model's, at most {CONTEXT})",
-    )  # fmt: skip
+    add_device(parser)
+    add_formats(parser)
+    longest = f"longest conversation; behind it the oldest half goes (default: the model's, at most {CONTEXT})"
+    add_context(parser, longest)
     parser.add_argument("--capacity", type=int, metavar="TOKENS", help="room on the device (default: the context)")
     parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
     parser.add_argument("--disk", metavar="FOLDER", help="keep what was computed there, for the next time, too")

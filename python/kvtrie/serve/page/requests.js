@@ -133,7 +133,7 @@ function fill(row, entry) {
   const facts = [`request ${entry.number}`, refused ? "no answer began" : `prompt of ${total}`];
   if (!running && !refused) facts.push(`${plural(entry.generated, "token")} generated in ${seconds(entry.seconds)}`);
   say(row.facts, facts.join(" · "));
-  say(row.why, entry.why || "Nobody was watching when it began, so no explanation was made.");
+  say(row.why, entry.why || (running ? "Nobody was watching when it began. What the cache had of it is told at its end." : "It ended before its computation began."));
   row.why.classList.toggle("none", entry.why === "");
 }
 

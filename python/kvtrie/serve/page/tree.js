@@ -132,9 +132,8 @@ export class Tree {
   placeWords(node, row, form, x) {
     set(row.label, "x", x);
     set(row.label, "y", form.text);
-    row.label.classList.toggle("soft", node.text === "");
-    const room = (form.columns[0] - 50 - x) / LETTER;
-    say(row.label, clipped(node.text || `${count(node.start)} to ${count(node.start + node.length)}`, room));
+    row.label.classList.toggle("soft", node.turns.length === 0);
+    sayTurns(row.label, node, (form.columns[0] - 50 - x) / LETTER);
     const figures = [count(node.length), bytes(node.bytes), age(this.ageOf(node))];
     row.figures.forEach((figure, index) => {
       const shown = index < form.columns.length;
@@ -244,7 +243,7 @@ export class Tree {
     const box = byId("details");
     box.hidden = this.nodes.length === 0;
     if (!node) return box.replaceChildren(make("p", { class: "soft" }, HINT));
-    box.replaceChildren(make("p", {}, words(node, this.ageOf(node))), make("p", { class: "quote" }, node.text || "no text"));
+    box.replaceChildren(make("p", {}, words(node, this.ageOf(node))), quote(node));
   }
 
   key(event) {
@@ -296,6 +295,36 @@ function ordered(nodes, seen) {
     }
   }
   return order;
+}
+
+/** What a node says, in so many letters: each turn's role as a mark before its text. Only what differs is set. */
+function sayTurns(label, node, room) {
+  const shown = node.turns.length ? node.turns : [{ role: "", text: `${count(node.start)} to ${count(node.start + node.length)}` }];
+  const key = JSON.stringify([shown, Math.floor(room)]);
+  if (label.dataset.said === key) return;
+  label.dataset.said = key;
+  const parts = [];
+  for (const turn of shown) {
+    const mark = turn.role && room > turn.role.length ? turn.role : "";
+    if (mark) parts.push(draw("tspan", { class: "role", dx: parts.length ? 7 : 0 }, mark));
+    room -= mark ? mark.length + 2 : 0;
+    const text = clipped(turn.text, room);
+    if (text) parts.push(draw("tspan", { dx: parts.length ? 5 : 0 }, text));
+    room -= text.length + 1;
+    if (room < 4) break;
+  }
+  label.replaceChildren(...parts);
+}
+
+/** The same below the tree, where it may be as long as the line. */
+function quote(node) {
+  const line = make("p", { class: "quote" });
+  for (const turn of node.turns) {
+    if (turn.role) line.append(make("b", { class: "role" }, turn.role), " ");
+    line.append(turn.text, " ");
+  }
+  if (!node.turns.length) line.append("no text");
+  return line;
 }
 
 /** Live sessions and pins, from `x` on; returns where words may begin. */
