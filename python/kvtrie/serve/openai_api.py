@@ -97,12 +97,12 @@ def _shown_tools(body: ChatRequest) -> list[JsonObject]:
 
 def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
     tools = _shown_tools(body)
-    if isinstance(body.tool_choice, NamedTool):
-        name = body.tool_choice.function.name
-        tools = [tool for tool in tools if tool["function"]["name"] == name]
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    if named is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == named]
         if not tools:
-            raise Refusal(400, f"tool_choice: there is no tool {name[:100]!r}", param="tool_choice")
-    must = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
+            raise Refusal(400, f"tool_choice: there is no tool {named[:100]!r}", param="tool_choice")
+    must = named is not None or body.tool_choice == "required"
     if must and not tools:
         raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
     if body.top_logprobs and not body.logprobs:
@@ -114,7 +114,7 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
         tools=tuple(tools),
         tool_fields={each.function.name: f"tools.{at}.function.parameters" for at, each in enumerate(body.tools or ())},
         must_call=must,
-        one_call=body.parallel_tool_calls is False,
+        one_call=named is not None or body.parallel_tool_calls is False,
     )
 
 

@@ -184,7 +184,7 @@ def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOpti
         sampling=_sampling(engine, body),
         tools=tuple(tools),
         must_call=must,
-        one_call=body.parallel_tool_calls is False,
+        one_call=isinstance(choice, NamedChoice) or body.parallel_tool_calls is False,
         schema=_schema(body),
         schema_field="text.format.schema",
     )
