@@ -20,6 +20,7 @@ from .openai_schema import Text
 from .wire import BaseModel
 
 HARMLESS = (
+    "client_metadata",  # ids of who asks
     "max_tool_calls",  # of tools that the service runs
     "metadata",
     "prompt_cache_key",
@@ -66,6 +67,15 @@ class CustomTool(_Strict):
         text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
         function = {"name": self.name, "parameters": text}
         return {"type": "function", "function": {**function, "description": self.description or ""}}
+
+
+class NamespaceTool(_Strict):
+    """Functions under a common name (responses_namespaces.py)."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: Optional[Text] = None
+    tools: Annotated[list[JsonObject], Field(max_length=256)]
 
 
 class NamedChoice(_Strict):
@@ -131,6 +141,7 @@ class PromptRequest(_Strict):
 
 class ResponseRequest(PromptRequest):
     background: Optional[bool] = None
+    client_metadata: Optional[JsonObject] = None
     include: Optional[list[str]] = None
     max_output_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
     max_tool_calls: Optional[int] = None
