@@ -40,10 +40,6 @@ class Client:
     script: Path
     needs: tuple[str, ...]
 
-    @property
-    def version(self) -> str:
-        return self.needs[0].partition("==")[2]
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -159,7 +155,7 @@ def _last_line(text: str) -> str:
 def row(outcome: Outcome) -> str:
     """Of the table."""
     said = outcome.failed or "passed"
-    return f"  {outcome.client.name:18} {outcome.client.version:10} {outcome.seconds:6.1f}  {said}"
+    return f"  {outcome.client.name:16} {outcome.client.needs[0]:42} {outcome.seconds:6.1f}  {said}"
 
 
 def chosen_of(names: list[str]) -> list[Client]:
@@ -183,10 +179,10 @@ def main() -> int:
     if not chosen:
         parser.error(f"no client has a name like {options.names}")
     if options.list:
-        print("\n".join(f"  {each.name:18} {' '.join(each.needs)}" for each in chosen))
+        print("\n".join(f"  {each.name:16} {' '.join(each.needs)}" for each in chosen))
         return 0
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
-    print(f"  {'client':18} {'version':10} seconds", flush=True)
+    print(f"  {'client':16} {'needs':42} seconds", flush=True)
     failures = 0
     with running_server() as url:
         model = model_of(url)
