@@ -149,6 +149,27 @@ def test_anthropic_knows_the_errors(claude: Any) -> None:
         claude.with_options(api_key="no").messages.create(model="tiny", messages=QUESTION, max_tokens=4)
 
 
+# --- ollama -----------------------------------------------------------------------------------------------------------
+
+
+def test_ollama_chats_streams_and_forms(server: Served) -> None:
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=server.url, headers={"authorization": "Bearer key-a"}, timeout=PATIENCE)
+    assert [model.model for model in client.list().models] == ["tiny"]
+    assert "completion" in client.show("tiny").capabilities
+    options = {"temperature": 0, "num_predict": 10}
+    whole = client.chat("tiny", QUESTION, options=options)
+    pieces = [part.message.content for part in client.chat("tiny", QUESTION, options=options, stream=True)]
+    assert "".join(pieces) == whole.message.content
+    form = {"type": "object", "properties": {"shared": {"type": "boolean"}}, "required": ["shared"]}
+    form["additionalProperties"] = False
+    formed = client.chat("tiny", QUESTION, format=form, options={"num_predict": 100})
+    assert set(json.loads(formed.message.content)) == {"shared"}
+    with pytest.raises(ollama.ResponseError) as wrong:
+        client.chat("tiny", QUESTION, options={"temperature": -1})
+    assert wrong.value.status_code == 400
+
+
 # --- what is built on them --------------------------------------------------------------------------------------------
 
 
