@@ -141,6 +141,13 @@ def test_anthropic_messages_and_streams(claude: Any) -> None:
         assert stream.get_final_message().usage.cache_read_input_tokens == count - 1
 
 
+def test_anthropic_lists_models(claude: Any) -> None:
+    (listed,) = claude.models.list()
+    again = claude.models.retrieve("tiny")
+    assert (listed.id, listed.type, listed.display_name) == ("tiny", "model", "tiny") == (again.id, "model", "tiny")
+    assert listed.created_at.year >= 2025
+
+
 def test_anthropic_knows_the_errors(claude: Any) -> None:
     with pytest.raises(anthropic.BadRequestError) as wrong:
         claude.messages.create(model="tiny", messages=QUESTION, max_tokens=4, extra_body={"temperature": 7})

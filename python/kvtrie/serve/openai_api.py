@@ -11,6 +11,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import datetime, timezone
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -35,13 +36,17 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     began = int(time.time())
 
     def card() -> JsonObject:
-        return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie"}
+        """As both OpenAI's API and Anthropic's, whose path is the same, have it."""
+        since = datetime.fromtimestamp(began, timezone.utc).isoformat().replace("+00:00", "Z")
+        anthropic = {"type": "model", "display_name": engine.name, "created_at": since}
+        return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie", **anthropic}
 
     @routes.get("/v1/models")
     async def models(request: Request) -> JsonObject:
         """The one model."""
         tenants.namespace(request)
-        return {"object": "list", "data": [card()]}
+        ends = {"first_id": engine.name, "last_id": engine.name, "has_more": False}
+        return {"object": "list", "data": [card()], **ends}
 
     @routes.get("/v1/models/{name:path}")
     async def model(name: str, request: Request) -> JsonObject:
