@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from .. import __version__
 from ..models.base import Model
@@ -48,7 +48,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
             finally:
                 responses.close()
 
-    app = FastAPI(title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="kvtrie", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.engine = engine
     tenants, figures = Tenants(settings), Figures(engine)
     app.state.watch = live.Watch(engine)
@@ -62,6 +62,11 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
     )
     for router in routers:
         app.include_router(router)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        """The description of all this; making it takes too long for the event loop."""
+        return JSONResponse(await asyncio.to_thread(app.openapi))
 
     @app.get("/health")
     async def health() -> dict[str, str]:
