@@ -117,7 +117,7 @@ class ClaudeCode(Sender):
         last["content"][-1]["cache_control"] = EPHEMERAL
         helper = name.startswith("sub")
         tools = [
-            {"name": tool, "description": words(at, 30), "input_schema": schema}
+            {"name": tool, "description": words(at, 30), "input_schema": schema, "eager_input_streaming": True}
             for at, (tool, schema) in enumerate(TOOLS.items())
             if not (helper and tool == "Task")
         ]
@@ -126,6 +126,7 @@ class ClaudeCode(Sender):
         if not helper:
             body.update(thinking={"type": "adaptive"}, output_config={"effort": "medium"})
             body["context_management"] = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+            body["diagnostics"] = {"previous_message_id": None}
         return body
 
     def _head(self, instructions: str) -> Any:

@@ -20,10 +20,14 @@ from .openai_schema import Text
 from .wire import BaseModel
 
 HARMLESS = (
-    "client_metadata",  # ids of who asks
+    "access_programs",  # who asks
+    "background_options",  # of background, which is refused
+    "client_metadata",
+    "context_management",  # the model sees all of the conversation, and no item of a compaction is reported
     "max_tool_calls",  # of tools that the service runs
     "metadata",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",
@@ -140,13 +144,17 @@ class PromptRequest(_Strict):
 
 
 class ResponseRequest(PromptRequest):
+    access_programs: Optional[JsonObject] = None
     background: Optional[bool] = None
+    background_options: Optional[JsonObject] = None
     client_metadata: Optional[JsonObject] = None
+    context_management: Optional[list[JsonObject]] = None
     include: Optional[list[str]] = None
     max_output_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
     max_tool_calls: Optional[int] = None
     metadata: Optional[dict[str, str]] = None
     prompt_cache_key: Optional[str] = None
+    prompt_cache_options: Optional[JsonObject] = None
     prompt_cache_retention: Optional[str] = None
     safety_identifier: Optional[str] = None
     service_tier: Optional[str] = None
