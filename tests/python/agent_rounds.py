@@ -58,10 +58,12 @@ TOOLS = {
 
 @dataclass
 class Thread:
-    """One conversation: what the client keeps of it, and the tokens of it that the server must know by now."""
+    """One conversation: what the client keeps of it, and the tokens of it that the server must know by now.
+    ``previous``: the id of its last response, where the server keeps it."""
 
     kept: list[Any] = field(default_factory=list)
     known: int = 0
+    previous: str | None = None
     cut: bool = False  # its last answer, by its length or by the client
 
 

@@ -43,7 +43,6 @@ class Codex(Sender):
         super().__init__(url, HEADERS, seconds)
         self._model, self._most, self._required, self._kept, self._effort = model, most, required, kept, effort
         self._manual = manual("a coding agent of a terminal", sections)
-        self._previous: dict[int, str] = {}  # ids of responses, by their threads
         self.said: dict[str, list[Any]] = {}  # the items of each answer
 
     def session(self, turns: int = 20) -> None:
@@ -73,11 +72,12 @@ class Codex(Sender):
         items, response = self._answer(body, "response.output_text.delta" if left else "")
         self.said[name] = items
         if left:
+            thread.kept += [stripped(item) for item in items]  # those that were complete
             thread.kept.append(message("user", f"<turn_aborted>\n{words(3, 9)}\n</turn_aborted>"))
             thread.known, thread.cut = count - OPENING, True
             return
         thread.kept += [stripped(item) for item in items]
-        self._previous[id(thread)] = response["id"]
+        thread.previous = response["id"]
         usage = response["usage"]
         cached = usage["input_tokens_details"]["cached_tokens"]
         self.note(name, thread, usage["input_tokens"], cached, usage["output_tokens"])
@@ -93,7 +93,7 @@ class Codex(Sender):
         ]
 
     def _body(self, thread: Thread, new: list[Any]) -> Any:
-        before = self._previous.get(id(thread)) if self._kept else None
+        before = thread.previous if self._kept else None
         body: dict[str, Any] = {
             "model": self._model,
             "instructions": self._manual,
