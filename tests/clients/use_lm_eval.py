@@ -9,6 +9,8 @@ import json
 import logging
 import os
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
@@ -50,6 +52,18 @@ def prepare(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, before=before, file=file) + rest)
 
 
+def require_echo() -> None:
+    """Raises where the server cannot repeat a prompt with its log probabilities, in words: lm-eval only asks again."""
+    body = {"prompt": "A", "max_tokens": 1, "echo": True, "logprobs": 1}
+    header = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{shared.OPENAI}/completions", json.dumps(body).encode(), header)
+    try:
+        urllib.request.urlopen(request, timeout=shared.SECONDS).close()
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"echo: {error.read().decode()}") from error
+
+
+require_echo()
 with tempfile.TemporaryDirectory() as made:
     os.environ["HF_DATASETS_CACHE"] = str(Path(made) / "cache")
     prepare(Path(made))
