@@ -238,6 +238,9 @@ def test_tokens_texts_and_explanations(server: Served, model: Any) -> None:
 
 
 def test_models_health_and_metrics(server: Served) -> None:
+    told = get(server, "/tokenizer_info").json()
+    assert (told["bos_token"], told["eos_token"]) == ("<|bos|>", "<|end|>")
+    assert told["chat_template"] == server.engine.template
     listed = get(server, "/v1/models").json()
     assert [each["id"] for each in listed["data"]] == ["tiny"]
     assert get(server, "/v1/models/tiny").json()["object"] == "model"

@@ -87,6 +87,17 @@ def test_at_most_one_call_where_one_is_required(server: Served) -> None:
         assert [block["type"] for block in answer["content"]] == ["tool_use"]
 
 
+def test_a_tool_that_is_named_is_called_once(server: Served) -> None:
+    """As OpenAI's APIs have it: one that is required may be called again, one that is named is not."""
+    named = {"type": "function", "function": {"name": "weigh"}}
+    items = [{"type": "function", **each["function"]} for each in TOOLS]
+    for seed in range(6):
+        assert len(message(server, tools=TOOLS, tool_choice=named, seed=seed)["tool_calls"]) == 1
+        body = {"input": "How many?", "tools": items, "tool_choice": {"type": "function", "name": "weigh"}}
+        answer = httpx.post(server.url + "/v1/responses", json=body, timeout=PATIENCE).json()
+        assert [item["type"] for item in answer["output"]] == ["function_call"]
+
+
 class _Scripted:
     """A request whose tokens are there already."""
 

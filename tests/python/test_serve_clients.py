@@ -141,12 +141,40 @@ def test_anthropic_messages_and_streams(claude: Any) -> None:
         assert stream.get_final_message().usage.cache_read_input_tokens == count - 1
 
 
+def test_anthropic_lists_models(claude: Any) -> None:
+    (listed,) = claude.models.list()
+    again = claude.models.retrieve("tiny")
+    assert (listed.id, listed.type, listed.display_name) == ("tiny", "model", "tiny") == (again.id, "model", "tiny")
+    assert listed.created_at.year >= 2025
+
+
 def test_anthropic_knows_the_errors(claude: Any) -> None:
     with pytest.raises(anthropic.BadRequestError) as wrong:
         claude.messages.create(model="tiny", messages=QUESTION, max_tokens=4, extra_body={"temperature": 7})
     assert wrong.value.body["error"]["type"] == "invalid_request_error"
     with pytest.raises(anthropic.AuthenticationError):
         claude.with_options(api_key="no").messages.create(model="tiny", messages=QUESTION, max_tokens=4)
+
+
+# --- ollama -----------------------------------------------------------------------------------------------------------
+
+
+def test_ollama_chats_streams_and_forms(server: Served) -> None:
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=server.url, headers={"authorization": "Bearer key-a"}, timeout=PATIENCE)
+    assert [model.model for model in client.list().models] == ["tiny"]
+    assert "completion" in client.show("tiny").capabilities
+    options = {"temperature": 0, "num_predict": 10}
+    whole = client.chat("tiny", QUESTION, options=options)
+    pieces = [part.message.content for part in client.chat("tiny", QUESTION, options=options, stream=True)]
+    assert "".join(pieces) == whole.message.content
+    form = {"type": "object", "properties": {"shared": {"type": "boolean"}}, "required": ["shared"]}
+    form["additionalProperties"] = False
+    formed = client.chat("tiny", QUESTION, format=form, options={"num_predict": 100})
+    assert set(json.loads(formed.message.content)) == {"shared"}
+    with pytest.raises(ollama.ResponseError) as wrong:
+        client.chat("tiny", QUESTION, options={"temperature": -1})
+    assert wrong.value.status_code == 400
 
 
 # --- what is built on them --------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 
 import kvtrie as kv
 from kvtrie.models import special_tokens
+from kvtrie.serve import app as app_module
 from kvtrie.serve import body, heads, openai_schema
 from kvtrie.serve.anthropic_schema import MessagesRequest
 from kvtrie.serve.failures import Refusal
@@ -273,3 +274,19 @@ def test_no_request_holds_the_loop(server: Served, number: int) -> None:
     assert answer.status_code in (200, 400, 413, 422), answer.text[:300]
     assert httpx.get(server.url + "/health", timeout=PATIENCE).status_code == 200
     assert beat.end() < 3.0
+
+
+def test_the_description_is_made_beside_the_loop(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second and more, once."""
+    made: list[int] = []
+    describe = app_module.get_openapi
+
+    def recorded(**given: Any) -> Any:
+        made.append(threading.get_ident())
+        return describe(**given)
+
+    monkeypatch.setattr(app_module, "get_openapi", recorded)
+    with served(model) as running:
+        for _ in range(2):
+            assert "/v1/messages" in httpx.get(running.url + "/openapi.json", timeout=PATIENCE).json()["paths"]
+        assert len(made) == 1 and made[0] != running._thread.ident

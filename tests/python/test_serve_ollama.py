@@ -101,6 +101,16 @@ def test_what_clients_look_at_before(server: Served) -> None:
         assert "gives no embeddings" in post(server, path, {"input": "a"}).text
 
 
+def test_a_request_for_nothing_loads_the_model(server: Served) -> None:
+    """As clients send it before the first question; whoever asks for more than that is told what is missing."""
+    chat = told(server, "/api/chat", {"messages": [], "keep_alive": "5m"})
+    assert (chat["message"], chat["done"], chat["done_reason"]) == ({"role": "assistant", "content": ""}, True, "load")
+    text = told(server, "/api/generate", {"prompt": "", "options": {"num_ctx": 4096}})
+    assert (text["response"], text["done"], text["done_reason"]) == ("", True, "load")
+    assert post(server, "/api/generate", {"model": "tiny", "raw": True}).json()["error"].startswith("prompt: missing")
+    assert post(server, "/api/chat", {"model": "tiny", "format": "json"}).json() == {"error": "messages: missing"}
+
+
 REFUSED_CHAT = {
     "format": 3,
     "images": ["x"],
@@ -116,7 +126,7 @@ REFUSED_CHAT = {
 REFUSED_TEXT = {
     "context": [1],
     "images": ["x"],
-    "prompt": "",
+    "prompt": 3,
     "raw": "perhaps",
     "suffix": "x",
     "system": 3,

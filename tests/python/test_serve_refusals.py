@@ -135,3 +135,24 @@ def test_words_of_the_client_decide_nothing(server: Served) -> None:
     """A refusal has its code from where it is made, not from what it says."""
     error = refused(server, CHAT, {"messages": QUESTION, "chat_template_kwargs": {"self": "prompt: got 9 tokens"}})
     assert error["code"] == "invalid_value"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("POST", "/api/v1/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/v1/messages", "/v1/messages"),
+        ("POST", "/messages", "/v1/messages"),
+        ("GET", "/models", "/v1/models"),
+        ("GET", "/v1/api/tags", "/api/tags"),
+        ("POST", "/v1/nothing/of/the/kind", "those of /openapi.json"),
+        ("GET", "/v1/chat/completions", "POST"),
+    ],
+)
+def test_who_has_another_base_url_is_told_the_path(server: Served, method: str, path: str, allowed: str) -> None:
+    response = httpx.request(method, server.url + path, timeout=PATIENCE)
+    assert response.status_code == (405 if allowed == "POST" else 404)
+    error = response.json()["error"]
+    assert (error if isinstance(error, str) else error["message"]).endswith(f", allowed {allowed}")

@@ -427,7 +427,9 @@ def test_what_cannot_be_had_is_refused_by_its_name(server: Served, name: str) ->
 
 def test_each_field_is_obeyed_refused_or_harmless(server: Served) -> None:
     assert {*ASKED, *HARMLESS} - {"unknown"} == set(ResponseRequest.model_fields)
-    values: Any = {"max_tool_calls": 3, "metadata": {"a": "b"}}
+    values: Any = {"max_tool_calls": 3, "metadata": {"a": "b"}, "context_management": [{"type": "compaction"}]}
+    objects = ("access_programs", "background_options", "client_metadata", "prompt_cache_options")
+    values.update({name: {"a": "b"} for name in objects})
     harmless = {name: values.get(name, "x") for name in HARMLESS}
     made = said(server, {"input": "a", **harmless})
     assert made["output"][0]["content"] == said(server, {"input": "a"})["output"][0]["content"]

@@ -39,6 +39,7 @@ OPERATIONS = [
     ("POST", "/detokenize"),
     ("POST", "/explain"),
     ("POST", "/flush"),
+    ("GET", "/tokenizer_info"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("GET", "/health"),

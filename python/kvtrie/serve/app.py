@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from .. import __version__
 from ..models.base import Model
@@ -50,18 +50,26 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
                 responses.close()
 
     app = FastAPI(
-        title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        default_response_class=JsonResponse,
-    )  # fmt: skip
+        title="kvtrie", version=__version__, lifespan=lifespan, openapi_url=None, default_response_class=JsonResponse
+    )
     app.state.engine = engine
     tenants, figures = Tenants(settings), Figures(engine)
-    app.include_router(openai_api.router(engine, tenants))
-    app.include_router(anthropic_api.router(engine, tenants))
-    app.include_router(responses_api.router(engine, tenants, responses))
-    app.include_router(ollama_api.router(engine, tenants))
-    app.include_router(tools_api.router(engine, tenants))
     app.state.watch = live.Watch(engine)
-    app.include_router(live.router(engine, tenants, app.state.watch))
+    routers = (
+        openai_api.router(engine, tenants),
+        anthropic_api.router(engine, tenants),
+        responses_api.router(engine, tenants, responses),
+        ollama_api.router(engine, tenants),
+        tools_api.router(engine, tenants),
+        live.router(engine, tenants, app.state.watch),
+    )
+    for router in routers:
+        app.include_router(router)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        """The description of all this; making it takes too long for the event loop."""
+        return JSONResponse(await asyncio.to_thread(app.openapi))
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -80,7 +88,7 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
         tenants.require_admin(request)
         return {"saved": await asyncio.to_thread(cache.flush)}
 
-    failures.install(app)
+    failures.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
     values = settings.max_values + 16 * settings.context
     most, seconds, objects = settings.max_body, settings.body_seconds, settings.max_objects
     app.add_middleware(WholeBodies, most=most, seconds=seconds, objects=objects, values=values)

@@ -9,6 +9,7 @@ Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/err
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from .wire import JsonResponse
 from .wrong_fields import FieldError
 
 RETRY_AFTER = 1  # seconds
+_ALIKE = 0.7  # of two paths, as difflib has it: what both share of all their letters
 
 _log = logging.getLogger("kvtrie.serve")
 _OPENAI = {
@@ -156,8 +158,18 @@ def _told(error: JsonObject) -> str:
     return str(error.get("msg", "not allowed"))
 
 
-def install(app: FastAPI) -> None:
-    """Every error of every route."""
+def _not_routed(known: Sequence[str], request: Request, error: HTTPException) -> str:
+    """What is told where no route answers: most who ask so have another base URL in mind."""
+    path = request.url.path[:100]
+    if error.status_code == 405:
+        return f"[serve] {path}: got {request.method}, allowed {(error.headers or {}).get('Allow', 'another method')}"
+    alike = difflib.get_close_matches(path, known, n=1, cutoff=_ALIKE)
+    return f"[serve] path: got {path}, allowed {alike[0] if alike else 'those of /openapi.json'}"
+
+
+def install(app: FastAPI, paths: Sequence[str]) -> None:
+    """Every error of every route; ``paths``: those that are answered."""
+    known = [path for path in paths if "{" not in path]
 
     async def invalid(request: Request, error: Exception) -> JsonResponse:
         assert isinstance(error, RequestValidationError)
@@ -165,7 +177,9 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> JsonResponse:
         assert isinstance(error, HTTPException)
-        response = error_response(request.url.path, Refusal(error.status_code, str(error.detail)))
+        routed = error.status_code not in (404, 405)
+        said = str(error.detail) if routed else _not_routed(known, request, error)
+        response = error_response(request.url.path, Refusal(error.status_code, said))
         response.headers.update(error.headers or {})
         return response
 

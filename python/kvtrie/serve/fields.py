@@ -49,9 +49,10 @@ HARMLESS = (
         "user metadata safety_identifier user_profile_id request_id rid",
         "names of who asks; nothing is made of them",
     ),
+    Harmless("billing_policy workspace_id fallback_credit_token", "who pays"),
     Harmless("store", "what these routes answer is not stored; /v1/responses is another API"),
     Harmless(
-        "prompt_cache_key prompt_cache_retention",
+        "prompt_cache_key prompt_cache_retention prompt_cache_options",
         "every prompt is found by its tokens; what is kept is the server's choice",
     ),
     Harmless(
@@ -60,7 +61,8 @@ HARMLESS = (
     ),
     Harmless("prediction draft_model lookahead speculative", "guesses make an answer faster, never different"),
     Harmless("keep_alive ttl", "the model stays loaded"),
-    Harmless("models route provider", "there is one model, and one server"),
+    Harmless("models route provider fallbacks", "there is one model, and one server"),
+    Harmless("diagnostics", "a report on what was known of a prompt, which `/explain` gives"),
     Harmless("verbosity", "a hint to the models that know it"),
     Harmless("usage timings_per_token", "usage and timings are always there"),
     Harmless("betas", "names of features that have fields of their own"),
@@ -90,6 +92,8 @@ REFUSED = (
         "nothing: schemas are compiled by llguidance, to compact JSON",
     ),
     Refused("functions function_call", "`tools` and `tool_choice`"),
+    Refused("thread", "all messages of the conversation, or /v1/responses with `previous_response_id`"),
+    Refused("compaction", "a message that asks for a summary"),
     Refused("best_of", "`n`", (1,)),
     Refused("echo return_full_text", "`echo` of /v1/completions", (False,)),
     Refused(

@@ -40,12 +40,16 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         """The answer to a conversation."""
         namespace = tenants.namespace(request)
         engine.require_text("messages")
+        if not body.messages and body.only_loads:
+            return _loaded(engine, _chat_fields)
         return await until_gone(request, _chat(engine, body, namespace))
 
     @routes.post("/api/generate")
     async def generate(body: GenerateAsked, request: Request) -> Response:
         """What continues a text, or answers it."""
         namespace = tenants.namespace(request)
+        if not body.prompt and body.only_loads:
+            return _loaded(engine, _text_fields)
         return await until_gone(request, _generate(engine, body, namespace))
 
     def card() -> JsonObject:
@@ -218,6 +222,11 @@ def _chat_fields(piece: Piece) -> JsonObject:
 
 def _text_fields(piece: Piece) -> JsonObject:
     return {"response": piece.text, **({"thinking": piece.reasoning} if piece.reasoning else {})}
+
+
+def _loaded(engine: Engine, fields: Callable[[Piece], JsonObject]) -> Response:
+    """To who asks for nothing, so that the model is there for the first question."""
+    return JSONResponse({**_head(engine), **fields(Piece()), "done": True, "done_reason": "load"})
 
 
 async def _answered(

@@ -72,6 +72,9 @@ class Options(_Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
+_OF_LOADING = frozenset({"model", "options", "stream", "keep_alive", "messages", "prompt"})
+
+
 class _Asked(_Strict):
     model: Annotated[str, Field(max_length=1024)]
     options: Optional[JsonObject] = None
@@ -79,6 +82,11 @@ class _Asked(_Strict):
     stream: bool = True
     think: Think = None
     keep_alive: Union[str, float, None] = None
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether nothing is asked for but that the model is there, where there is no prompt."""
+        return self.model_fields_set <= _OF_LOADING
 
     def chosen(self) -> Options:
         """The options that change an answer. Raises ``Refusal`` for one that cannot be had."""

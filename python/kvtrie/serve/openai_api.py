@@ -11,6 +11,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import datetime, timezone
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -39,13 +40,17 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     began = int(time.time())
 
     def card() -> JsonObject:
-        return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie"}
+        """As both OpenAI's API and Anthropic's, whose path is the same, have it."""
+        since = datetime.fromtimestamp(began, timezone.utc).isoformat().replace("+00:00", "Z")
+        anthropic = {"type": "model", "display_name": engine.name, "created_at": since}
+        return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie", **anthropic}
 
     @routes.get("/v1/models")
     async def models(request: Request) -> JsonObject:
         """The one model."""
         tenants.namespace(request)
-        return {"object": "list", "data": [card()]}
+        ends = {"first_id": engine.name, "last_id": engine.name, "has_more": False}
+        return {"object": "list", "data": [card()], **ends}
 
     @routes.get("/v1/models/{name:path}")
     async def model(name: str, request: Request) -> JsonObject:
@@ -101,12 +106,12 @@ def _shown_tools(body: ChatRequest) -> list[JsonObject]:
 
 def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
     tools = _shown_tools(body)
-    if isinstance(body.tool_choice, NamedTool):
-        name = body.tool_choice.function.name
-        tools = [tool for tool in tools if tool["function"]["name"] == name]
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    if named is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == named]
         if not tools:
-            raise Refusal(400, f"tool_choice: there is no tool {name[:100]!r}", param="tool_choice")
-    must = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
+            raise Refusal(400, f"tool_choice: there is no tool {named[:100]!r}", param="tool_choice")
+    must = named is not None or body.tool_choice == "required"
     if must and not tools:
         raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
     if body.top_logprobs and not body.logprobs:
@@ -118,7 +123,7 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
         tools=tuple(tools),
         tool_fields={each.function.name: f"tools.{at}.function.parameters" for at, each in enumerate(body.tools or ())},
         must_call=must,
-        one_call=body.parallel_tool_calls is False,
+        one_call=named is not None or body.parallel_tool_calls is False,
     )
 
 

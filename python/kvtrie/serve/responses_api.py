@@ -25,6 +25,7 @@ from .json_values import JsonObject
 from .prompts import Prompt
 from .responses_events import response_events
 from .responses_items import items_of, messages_of
+from .responses_namespaces import each_tool, namespaces_of
 from .responses_output import Output, new_id
 from .responses_schema import (
     CustomTool,
@@ -151,18 +152,21 @@ def tools_of(body: PromptRequest) -> tuple[dict[str, JsonObject], frozenset[str]
     """As templates have them, by their names, and the names of those that take a text."""
     tools: dict[str, JsonObject] = {}
     custom: set[str] = set()
-    for at, given in enumerate(body.tools or ()):
+    for place, given in each_tool(body.tools):
         kind = given.get("type")
         if not isinstance(kind, str) or kind not in _KINDS:
             what = "this server runs no tools itself: leave it out" if isinstance(kind, str) else "missing"
-            param = f"tools[{at}].type"
+            param = f"{place}.type"
             raise Refusal(400, f"{param}: got {str(kind)[:100]!r}; {what}", code="unsupported_parameter", param=param)
         try:
             tool = _KINDS[kind].model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
-            param = ".".join([f"tools[{at}]", *map(str, first["loc"])])
+            param = ".".join([place, *map(str, first["loc"])])
             raise Refusal(400, f"{param}: {first['msg']}", code="invalid_value", param=param) from error
+        if tool.name in tools:
+            param = f"{place}.name"
+            raise Refusal(400, f"{param}: got {tool.name!r} twice", code="invalid_value", param=param)
         if isinstance(tool, CustomTool):
             custom.add(tool.name)
         tools[tool.name] = tool.as_dict()
@@ -183,7 +187,7 @@ def _options(engine: Engine, body: ResponseRequest, asked: _Asked) -> AnswerOpti
         sampling=_sampling(engine, body),
         tools=tuple(tools),
         must_call=must,
-        one_call=body.parallel_tool_calls is False,
+        one_call=isinstance(choice, NamedChoice) or body.parallel_tool_calls is False,
         schema=_schema(body),
         schema_field="text.format.schema",
         most_thoughts=asked.thinking.most,
@@ -283,7 +287,8 @@ async def _respond(engine: Engine, store: ResponseStore, body: ResponseRequest, 
     asked = await _asked(engine, store, body, namespace)
     (answer,) = await engine.answers("responses", [asked.prompt], namespace, _options(engine, body, asked))
     with Answering([answer]):
-        output = Output(answer, asked.custom, "reasoning.encrypted_content" in (body.include or ()))
+        with_reasoning = "reasoning.encrypted_content" in (body.include or ())
+        output = Output(answer, asked.custom, with_reasoning, namespaces_of(body.tools))
         made = _Made(body, asked, answer, output, engine, body.store is not False and store.keeps)
         if body.stream:
             parts = response_events(answer, output, made.whole, lambda: made.ended(store, namespace))

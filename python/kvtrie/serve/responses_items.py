@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from .failures import Refusal
 from .json_values import JsonObject, JsonView
 from .openai_schema import Text
+from .responses_namespaces import shown_name
 
 _MARK = "kvtrie1."
 _ROLES = ("user", "assistant", "system", "developer")
@@ -100,7 +101,7 @@ def _custom_call(said: _Said, item: JsonView, place: str) -> None:
 
 
 def _call(said: _Said, item: JsonView, place: str, arguments: str) -> None:
-    function = {"name": _string(item, "name", place), "arguments": arguments}
+    function = {"name": shown_name(item.get("namespace"), _string(item, "name", place)), "arguments": arguments}
     message = said.assistant(before=())
     calls = message.setdefault("tool_calls", [])
     calls.append({"id": _string(item, "call_id", place), "type": "function", "function": function})

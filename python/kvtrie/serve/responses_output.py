@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,13 +40,21 @@ class Change:
 
 class Output:
     """``items``: so far. ``custom``: names of tools that take a text. ``with_reasoning``: as ``encrypted_content``,
-    too. ``reasoning_tokens``: of what the answer has, those up to the end of its reasoning.
+    too. ``namespaces``: as ``namespaces_of`` has them. ``reasoning_tokens``: of what the answer has, those up to the
+    end of its reasoning.
     """
 
-    def __init__(self, answer: Answer, custom: Collection[str] = (), with_reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        custom: Collection[str] = (),
+        with_reasoning: bool = False,
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
         self.items: list[JsonObject] = []
         self.reasoning_tokens = 0
         self._answer, self._custom, self._with_reasoning = answer, frozenset(custom), with_reasoning
+        self._namespaces = namespaces or {}
         self._blank = ""
         self._logprobs: list[JsonObject] = []
 
@@ -106,6 +114,8 @@ class Output:
         field, text = ("input", _input_of(arguments)) if name in self._custom else ("arguments", arguments)
         kind, prefix = ("custom_tool_call", "ctc") if name in self._custom else ("function_call", "fc")
         item: JsonObject = {"type": kind, "id": new_id(prefix), "call_id": made, "name": name, field: ""}
+        if name in self._namespaces:
+            item["namespace"], item["name"] = self._namespaces[name]
         changes.append(self._begun({**item, "status": "in_progress"}))
         self.items[-1][field] = text
         changes.append(Change("more", len(self.items) - 1, item, text))

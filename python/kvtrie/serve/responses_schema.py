@@ -21,9 +21,14 @@ from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = (
+    "access_programs",  # who asks
+    "background_options",  # of background, which is refused
+    "client_metadata",
+    "context_management",  # the model sees all of the conversation, and no item of a compaction is reported
     "max_tool_calls",  # of tools that the service runs
     "metadata",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",
@@ -67,6 +72,15 @@ class CustomTool(_Strict):
         text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
         function = {"name": self.name, "parameters": text}
         return {"type": "function", "function": {**function, "description": self.description or ""}}
+
+
+class NamespaceTool(_Strict):
+    """Functions under a common name (responses_namespaces.py)."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: Optional[Text] = None
+    tools: Annotated[list[JsonObject], Field(max_length=256)]
 
 
 class NamedChoice(_Strict):
@@ -138,12 +152,17 @@ class PromptRequest(_Strict):
 
 
 class ResponseRequest(PromptRequest):
+    access_programs: Optional[JsonObject] = None
     background: Optional[bool] = None
+    background_options: Optional[JsonObject] = None
+    client_metadata: Optional[JsonObject] = None
+    context_management: Optional[list[JsonObject]] = None
     include: Optional[list[str]] = None
     max_output_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
     max_tool_calls: Optional[int] = None
     metadata: Optional[dict[str, str]] = None
     prompt_cache_key: Optional[str] = None
+    prompt_cache_options: Optional[JsonObject] = None
     prompt_cache_retention: Optional[str] = None
     safety_identifier: Optional[str] = None
     service_tier: Optional[str] = None

@@ -57,6 +57,13 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         text = await asyncio.to_thread(tokenizer.decode, body.tokens)
         return {"content": text, "prompt": text}
 
+    @routes.get("/tokenizer_info")
+    async def tokenizer_info(request: Request) -> JsonObject:
+        """As vLLM has it: who scores texts asks for it before it tokenizes here."""
+        tenants.namespace(request)
+        template = {} if engine.template is None else {"chat_template": engine.template}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special, **template}
+
     @routes.post("/api/embed")
     @routes.post("/api/embeddings")
     @routes.post("/v1/embeddings")
