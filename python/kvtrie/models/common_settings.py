@@ -146,6 +146,7 @@ WINDOWLESS: Settings = {
     "sliding_window": refused("every layer sees all tokens before its own"),
     "attention_chunk_size": refused("every layer sees all tokens before its own"),
 }
+NO_CHUNKS: Settings = {"attention_chunk_size": WINDOWLESS["attention_chunk_size"]}
 _SWITCHED = "of windows, which use_sliding_window switches on"
 # Of a family whose windows are switched on by ``use_sliding_window``, and are not computed.
 SWITCHED_WINDOWS: Settings = {

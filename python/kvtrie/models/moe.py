@@ -38,28 +38,31 @@ ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replay
 
 @dataclass(frozen=True)
 class ExpertsPlan:
-    """Routed experts, ``k`` of them for each row, and one that every row goes through.
+    """Routed experts, ``k`` of them for each row, and maybe one that every row goes through.
 
-    ``inner`` and ``shared_inner``: their widths. ``scores``: "sigmoid", an expert's input is multiplied by that of its
-    score; "softmax", its output is by its share of all; "normed", by its share among the k. ``shared_gate``: whether
-    the shared expert is weighted by the sigmoid of a gate. ``router``: the name of its tensor.
+    ``inner`` and ``shared_inner``: their widths; 0: no expert is shared. ``scores``: "sigmoid", an expert's input is
+    multiplied by that of its score; "softmax", its output is by its share of all; "normed", by its share among the k.
+    ``shared_gate``: whether the shared expert is weighted by the sigmoid of a gate. ``router`` and ``shared``: the
+    names of their tensors.
     """
 
     experts: int
     k: int
     inner: int
-    shared_inner: int
     scores: str
-    shared_gate: bool
-    router: str
+    shared_inner: int = 0
+    shared_gate: bool = False
+    router: str = "gate"
+    shared: str = "shared_expert"
     prefix: str = "mlp"
 
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, prefix = config.hidden_size, self.prefix
         shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
         if self.shared_gate:
-            shapes[f"{prefix}.shared_expert_gate.weight"] = (1, hidden)
-        shapes.update(mlp_shapes(f"{prefix}.shared_expert", hidden, self.shared_inner))
+            shapes[f"{prefix}.{self.shared}_gate.weight"] = (1, hidden)
+        if self.shared_inner:
+            shapes.update(mlp_shapes(f"{prefix}.{self.shared}", hidden, self.shared_inner))
         return {**shapes, **self.routed_shapes(config, f"{prefix}.experts")}
 
     def routed_shapes(self, config: ModelConfig, prefix: str) -> Shapes:
@@ -96,17 +99,27 @@ class SparseMlp:
         self.experts: Experts = Experts(
             weights, f"{prefix}.experts", plan.experts, scales_input=plan.scores == "sigmoid"
         )
-        self.shared: GatedMlp = GatedMlp(weights, f"{prefix}.shared_expert")
-        gate = f"{prefix}.shared_expert_gate"
+        shared = f"{prefix}.{plan.shared}"
+        self.shared: GatedMlp | None = GatedMlp(weights, shared) if plan.shared_inner else None
+        gate = f"{shared}_gate"
         self.shared_gate: Linear | None = weights.linear(gate, quantise=False) if plan.shared_gate else None
 
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
-        shared = self.shared(h)
-        if self.shared_gate is not None:
-            shared = ops.scale_rows(shared, ops.sigmoid(self.shared_gate(h))).reshape(*shared.shape)
+        shared = self._shared(h)
         chosen, factors = ops.route(self.router(h), self.plan.k, self.plan.scores)
-        y = ops.add(self.experts(h, chosen, factors), shared)
+        y = self.experts(h, chosen, factors)
+        if shared is not None:
+            y = ops.add(y, shared)
         return y if x is None else ops.add(x, y)
+
+    def _shared(self, h: Tensor) -> Tensor | None:
+        """What every row gets; None where no expert is shared."""
+        if self.shared is None:
+            return None
+        y = self.shared(h)
+        if self.shared_gate is None:
+            return y
+        return ops.scale_rows(y, ops.sigmoid(self.shared_gate(h))).reshape(*y.shape)
 
 
 class Experts:

@@ -22,6 +22,7 @@ import numpy as np
 from ...errors import FormatError
 from ..config import ModelConfig
 from ..delta import HybridConfig, rows_by_part
+from ..experts_config import ExpertsConfig
 from ..gguf_form import GgufForm
 from ..weights import Array, WeightSource
 from .reader import GgufFile, Tensor
@@ -119,7 +120,7 @@ class _Search:
 
     def _expert(self, block: str, index: int, part: str, shape: tuple[int, ...]) -> WeightSource:
         """A matrix of ffn_gate_exps [experts, inner, hidden] or its like; gate and up may be one, in this order."""
-        assert isinstance(self._config, HybridConfig)
+        assert isinstance(self._config, ExpertsConfig)
         count, (rows, columns) = self._config.num_experts, shape
         name, begin, every = f"{block}.ffn_{part}_exps.weight", 0, rows
         fused = f"{block}.ffn_gate_up_exps.weight"

@@ -1,0 +1,123 @@
+"""The families whose settings config_sweep.py changes: each as transformers has it, with a small configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound
+from hf_models import DELTA, EXPERTS, VOCAB
+
+Raw = dict[str, Any]
+
+_SIZES: Raw = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+_LINEAR: Raw = {
+    **DELTA,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+}
+_EXPERTS: Raw = {**EXPERTS, "shared_expert_intermediate_size": 16}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One of kvtrie's, as transformers has it. ``raw``: its configuration but for names."""
+
+    name: str  # model_type
+    config: str
+    architecture: str
+    raw: Raw
+
+    @property
+    def bound(self) -> Bound:
+        return LOGITS if self.name in ("llama", "qwen2", "qwen3") else LOGITS_OF_SETTINGS
+
+    @property
+    def file(self) -> Raw:
+        return {"architectures": [self.architecture], "model_type": self.name, **self.raw}
+
+
+_FAMILIES = (
+    Family("llama", "LlamaConfig", "LlamaForCausalLM", {**_SIZES, "hidden_act": "silu", "mlp_bias": False}),
+    Family("qwen2", "Qwen2Config", "Qwen2ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
+    Family("qwen3", "Qwen3Config", "Qwen3ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
+    Family(
+        "gemma3_text",
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **_SIZES,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 16,
+            "query_pre_attn_scalar": 8,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    Family(
+        "llama4_text",
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        {
+            **_SIZES,
+            "hidden_act": "silu",
+            "intermediate_size_mlp": 48,
+            "intermediate_size": 16,
+            "attention_chunk_size": 16,
+            "no_rope_layers": [1, 0, 1],
+            "moe_layers": [0, 2],
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "attn_temperature_tuning": True,
+            "floor_scale": 8,
+            "attn_scale": 0.5,
+            "use_qk_norm": True,
+        },
+    ),
+    Family(
+        "qwen3_next",
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {**_SIZES, **_LINEAR, **_EXPERTS, "hidden_act": "silu", "norm_topk_prob": True, "mlp_only_layers": [1]},
+    ),
+    Family("qwen3_5_text", "Qwen3_5TextConfig", "Qwen3_5ForCausalLM", {**_SIZES, **_LINEAR, "hidden_act": "silu"}),
+    Family(
+        "qwen3_5_moe_text",
+        "Qwen3_5MoeTextConfig",
+        "Qwen3_5MoeForCausalLM",
+        {**_SIZES, **_LINEAR, **_EXPERTS, "hidden_act": "silu"},
+    ),
+)
+
+# Families of causal.py.
+_CAUSAL = (
+    Family(
+        "qwen3_moe",
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**_SIZES, **EXPERTS, "hidden_act": "silu", "norm_topk_prob": True, "mlp_only_layers": [1]},
+    ),
+    Family(
+        "qwen2_moe",
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {**_SIZES, **_EXPERTS, "hidden_act": "silu", "norm_topk_prob": False, "mlp_only_layers": [1]},
+    ),
+)
+FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}
+CAUSAL = tuple(family.name for family in _CAUSAL)

@@ -1,0 +1,110 @@
+"""Random checkpoints of each family of causal.py: logits of transformers, the same bits however computed, GGUF files.
+
+Three sets of settings for each family (``checkpoint_variants.py``), stored in float32 or bfloat16. Weights depend on
+their names only (config_sweep.randomise).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import gguf_models
+import kvtrie as kv
+from bounds import LOGITS, close, difference
+from checkpoint_variants import GGUF, VARIANTS, Variant
+from config_sweep import Case, build, computed, save, tokens, unchanged
+from kvtrie.models.weights import to_float32
+from sweep_families import FAMILIES
+
+# A family for each kind of part; the others are played in CI.
+QUICK = ("qwen3_moe-normed",)
+
+
+def marked(names: Any) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in names]
+
+
+def checkpoint(variant: Variant, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The variant's checkpoint, as transformers saves it in ``dtype``; transformers' logits of those numbers."""
+    case = Case(variant.family, variant.changes)
+    save(build(case).to(dtype), case.file(), folder)
+    kind = getattr(transformers, FAMILIES[variant.family].architecture)
+    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens())[None], use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize("name", marked(VARIANTS))
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    variant = VARIANTS[name]
+    dtype = (torch.float32, torch.bfloat16)[zlib.crc32(name.encode()) % 2]
+    wanted = checkpoint(variant, tmp_path, dtype)
+    close(computed(tmp_path), wanted, LOGITS)
+    if variant.changes and dtype == torch.float32:
+        assert difference(wanted[:, :VOCAB_SHARED], unchanged(variant.family)[:, :VOCAB_SHARED]) > 100 * LOGITS.value
+
+
+VOCAB_SHARED = 64
+
+
+@pytest.mark.parametrize("name", marked(VARIANTS))
+def test_cached_cold_and_branched_rows_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    """A prompt in one step; in steps of 7; gone on with after a branch that saw another token."""
+    variant = VARIANTS[name]
+    case = Case(variant.family, variant.changes)
+    save(build(case), case.file(), tmp_path)
+    model = kv.models.load(tmp_path, dtype="float32")
+    text = tokens().tolist()
+    with kv.PrefixCache(model.caches(capacity=128, dtype="float32", warm_up=False)) as cache:
+        with cache.begin(text, namespace="cold") as session:
+            cold = rows(model, session, 64)
+        with cache.begin(text, namespace="parts") as session:
+            np.testing.assert_array_equal(rows(model, session, 7), cold)
+        with cache.begin([*text[:25], 1, 2, 3], namespace="parts") as session:
+            rows(model, session, 64)
+        with cache.begin(text, namespace="parts") as session:
+            assert session.reused == len(text) - 1
+            np.testing.assert_array_equal(rows(model, session, 64), cold[session.reused :])
+
+
+def rows(model: Any, session: Any, chunk: int) -> Any:
+    return np.concatenate([np.array(model(step, all_rows=True)) for step in session.prefill(chunk=chunk)])
+
+
+@pytest.mark.parametrize("name", marked(GGUF))
+def test_gguf_files_are_the_same_model(name: str, tmp_path: Path) -> None:
+    """Names of tensors by the tables of the ``gguf`` package; the bits of each logit are the checkpoint's."""
+    form = GGUF[name]
+    case = Case(form.family, form.changes)
+    save(build(case), case.file(), tmp_path)
+    family = kv.models._FAMILIES[form.family]
+    config = family.parse_config(case.file())
+    sources = family.adapt(config, kv.models.weights.open_folder(tmp_path))
+    weights = {key: to_float32(sources[key].read(), sources[key].dtype) for key in family.tensor_shapes(config)}
+    keys = form.keys(config)
+    path = gguf_models.write(form.architecture, config, weights, tmp_path / "model.gguf", **keys)
+    model = kv.models.load(path, dtype="float32")
+    assert type(model) is family
+    assert dataclasses.replace(model.config, bos_token_id=None, eos_token_ids=()) == dataclasses.replace(
+        config, bos_token_id=None, eos_token_ids=()
+    )
+    np.testing.assert_array_equal(logits(model), logits(kv.models.load(tmp_path_without(path), dtype="float32")))
+
+
+def tmp_path_without(path: Path) -> Path:
+    """The folder of the checkpoint, once the GGUF file in it was read."""
+    path.unlink()
+    return path.parent
+
+
+def logits(model: Any) -> Any:
+    with kv.PrefixCache(model.caches(capacity=64, dtype="float32", warm_up=False)).begin(tokens().tolist()) as session:
+        return rows(model, session, 64)
