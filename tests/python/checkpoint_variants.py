@@ -48,6 +48,11 @@ def _experts(c: Any) -> Raw:
     }
 
 
+def _experts_alone(c: Any) -> Raw:
+    """Their width is that of MLPs."""
+    return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
+
+
 def _shared(c: Any) -> Raw:
     return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
@@ -68,8 +73,21 @@ VARIANTS: dict[str, Variant] = {
     "qwen2_moe-every-second": Variant(
         "qwen2_moe", {"decoder_sparse_step": 2, "shared_expert_intermediate_size": 24, "tie_word_embeddings": True}
     ),
+    "mistral-window": Variant("mistral", {"sliding_window": 9, "num_key_value_heads": 1}),
+    "mistral-full": Variant("mistral", {"sliding_window": None, "head_dim": 16, "rope_parameters": _LLAMA3}),
+    "mistral-tied": Variant("mistral", {"tie_word_embeddings": True, "rms_norm_eps": 1e-3, "rope_parameters": _YARN}),
+    "ministral-mixed": Variant("ministral", {"sliding_window": 7}),
+    "ministral-all": Variant("ministral", {"layer_types": None, "head_dim": 16}),
+    "ministral-tied": Variant("ministral", {"sliding_window": 30, "tie_word_embeddings": True}),
+    "mixtral-plain": Variant("mixtral", {"num_experts_per_tok": 1}),
+    "mixtral-window": Variant("mixtral", {"sliding_window": 8, "head_dim": 16, "num_local_experts": 5}),
+    "mixtral-tied": Variant("mixtral", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "ministral3-growth": Variant("ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.5}}),
+    "ministral3-window": Variant("ministral3", {"sliding_window": 11, "tie_word_embeddings": True}),
+    "ministral3-llama3": Variant("ministral3", {"rope_parameters": {**_LLAMA3, "llama_4_scaling_beta": 0.1}}),
 }
 GGUF: dict[str, Form] = {
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
+    "llama/experts": Form("mixtral", "llama", {}, _experts_alone),
 }

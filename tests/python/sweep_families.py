@@ -104,6 +104,8 @@ _FAMILIES = (
     ),
 )
 
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
 # Families of causal.py.
 _CAUSAL = (
     Family(
@@ -117,6 +119,37 @@ _CAUSAL = (
         "Qwen2MoeConfig",
         "Qwen2MoeForCausalLM",
         {**_SIZES, **_EXPERTS, "hidden_act": "silu", "norm_topk_prob": False, "mlp_only_layers": [1]},
+    ),
+    Family("mistral", "MistralConfig", "MistralForCausalLM", {**_SIZES, "hidden_act": "silu", "sliding_window": 16}),
+    Family(
+        "ministral",
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "sliding_window": 16, "layer_types": _MIXED},
+    ),
+    Family(
+        "mixtral",
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    Family(
+        "ministral3",
+        "Ministral3Config",
+        "Ministral3ForCausalLM",
+        {
+            **_SIZES,
+            "hidden_act": "silu",
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 500.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
     ),
 )
 FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}

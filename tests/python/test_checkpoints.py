@@ -24,6 +24,8 @@ from config_sweep import Case, build, computed, save, tokens, unchanged
 from kvtrie.models.weights import to_float32
 from sweep_families import FAMILIES
 
+VOCAB_SHARED = 64  # tokens that the vocabularies of all variants have
+
 # A family for each kind of part; the others are played in CI.
 QUICK = ("qwen3_moe-normed",)
 
@@ -50,9 +52,6 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     close(computed(tmp_path), wanted, LOGITS)
     if variant.changes and dtype == torch.float32:
         assert difference(wanted[:, :VOCAB_SHARED], unchanged(variant.family)[:, :VOCAB_SHARED]) > 100 * LOGITS.value
-
-
-VOCAB_SHARED = 64
 
 
 @pytest.mark.parametrize("name", marked(VARIANTS))
@@ -108,3 +107,26 @@ def tmp_path_without(path: Path) -> Path:
 def logits(model: Any) -> Any:
     with kv.PrefixCache(model.caches(capacity=64, dtype="float32", warm_up=False)).begin(tokens().tolist()) as session:
         return rows(model, session, 64)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["mistral-window", "ministral3-growth"])
+def test_a_text_model_inside_another_goes_by_its_own_type(name: str, tmp_path: Path) -> None:
+    """Mistral3ForConditionalGeneration has one of two families inside; what sees images is not used."""
+    variant = VARIANTS[name]
+    case = Case(variant.family, variant.changes)
+    save(build(case), case.file(), tmp_path)
+    stored = kv.models.weights.open_folder(tmp_path)
+    arrays = {key: to_float32(source.read(), source.dtype) for key, source in stored.items()}
+    whole = {f"language_model.{key}": value for key, value in arrays.items()}
+    whole["vision_tower.ln_pre.weight"] = np.ones(4, np.float32)
+    raw = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "model_type": "mistral3",
+        "text_config": {key: value for key, value in case.file().items() if key != "architectures"},
+        "spatial_merge_size": 2,
+        "vision_config": {"hidden_size": 4},
+    }
+    model = kv.models.from_weights(raw, whole, dtype="float32")
+    assert type(model).family == variant.family
+    np.testing.assert_array_equal(logits(model), logits(kv.models.load(tmp_path, dtype="float32")))

@@ -60,7 +60,7 @@ LONG = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq
 VARIANTS: list[dict[str, Any]] = [  # which make a family look at keys that others hide
     {},
     {"layer_types": None, "moe_layers": None, "no_rope_layers": None},
-    {"rope_parameters": None, "rope_scaling": LONG},
+    {"rope_parameters": None, "rope_scaling": {**LONG, "llama_4_scaling_beta": 0.1}},
 ]
 BY_ARCHITECTURE = {"architectures", "model_type"}  # looked up before a family is chosen
 

@@ -65,10 +65,12 @@ class Model(Whole):
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
     architectures: ClassVar[tuple[str, ...]] = ()  # what it is called there under that name
+    outer: ClassVar[str] = ""  # ``model_type`` of a model around it, whose ``text_config`` has its own
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
+    own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig

@@ -49,7 +49,7 @@ class CausalConfig(ExpertsConfig):
     rotate. ``sliding_theta`` and ``sliding_scaling``: RoPE of sliding layers.
 
     ``attention_multiplier``: of scores; 0: 1 / sqrt(head_dim). Other multipliers are of embeddings, of what mixers and
-    MLPs add, and of logits.
+    MLPs add, and of logits. ``growth``: how much q grows with the position, see ``attention.Temperature``.
     """
 
     layer_types: tuple[str, ...] = ()
@@ -62,6 +62,7 @@ class CausalConfig(ExpertsConfig):
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_multiplier: float = 1.0
+    growth: float = 0.0
 
 
 class CausalModel(Model):
@@ -80,6 +81,7 @@ class CausalModel(Model):
     interleaved: ClassVar[bool] = False
     norms: ClassVar[NormNames] = BEFORE
     shared: ClassVar[str] = "shared_expert"  # the tensors of an expert that every row goes through
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # parts of tensors' names in files, and what they are here
 
     config: CausalConfig
 
@@ -88,7 +90,8 @@ class CausalModel(Model):
         raw = text_part(raw, where)
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
-        reader = Reader(raw, where, cls.defaults)
+        absent = {key: each for key, each in cls.defaults.items() if key != "head_dim" or key not in raw}
+        reader = Reader(raw, where, absent)  # a head_dim of null is hidden_size / num_attention_heads
         ropes = cls.read_ropes(raw, where)
         fields = common_fields(
             reader, raw, ropes[FULL], cls.family, generation=generation, where=where, fixed=cls.fixed
@@ -161,10 +164,16 @@ class CausalModel(Model):
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
         """Experts may also be stored as one tensor for all."""
         assert isinstance(config, CausalConfig)
-        found = super().adapt(config, sources)
+        found = {cls._name(name): source for name, source in super().adapt(config, sources).items()}
         if not config.expert_layers:
             return found
         return cls.experts(config).separate(found, config, config.expert_layers, transposed=False)
+
+    @classmethod
+    def _name(cls, name: str) -> str:
+        for old, new in cls.renamed:
+            name = name.replace(old, new)
+        return name
 
     def build_rest(self, weights: WeightTable) -> None:
         c = self.config

@@ -100,8 +100,8 @@ def sparse_layers(d: Description) -> tuple[list[int], int]:
     return dense, count
 
 
-def experts_from_gguf(d: Description) -> dict[str, object]:
-    """The keys of :func:`sparse_fields`, but for the shared expert's."""
+def experts_from_gguf(d: Description, width: str = ".expert_feed_forward_length") -> dict[str, object]:
+    """The keys of :func:`sparse_fields`, but for the shared expert's. ``width``: the key that has an expert's."""
     keys = d.keys
     dense, count = sparse_layers(d)
     some, missing = (1, None) if count else (0, 0)
@@ -110,7 +110,7 @@ def experts_from_gguf(d: Description) -> dict[str, object]:
         "mlp_only_layers": dense,
         "num_experts": keys.integer(".expert_count", count, count, missing),
         "num_experts_per_tok": d.per_block(".expert_used_count", some, count, missing),
-        "moe_intermediate_size": d.per_block(".expert_feed_forward_length", some, default=missing),
+        "moe_intermediate_size": d.per_block(width, some, default=missing),
     }
 
 

@@ -283,6 +283,10 @@ EXPERTS: Settings = {
     ".expert_shared_feed_forward_length": read("width of the shared expert"),
     ".expert_shared_count": neutral("there is one", 0, 1),
 }
+ROUTED_WITHOUT_WIDTH: Settings = {
+    **ROUTED,
+    ".expert_feed_forward_length": _off("an expert is as wide as feed_forward_length says"),
+}
 NOT_NORMED: Settings = {".expert_weights_norm": neutral("weights are not normalised", False)}
 
 

@@ -256,6 +256,8 @@ def rope_settings(kind: object) -> Settings:
         **{key: read(what) if key in own else neutral(_other(key)) for key, what in _WHAT.items()},
         "mrope_section": neutral("of text all three axes of positions are equal"),
         "mrope_interleaved": neutral("of text all three axes of positions are equal"),
+        "max_position_embeddings": neutral("that of the configuration holds"),
+        "llama_4_scaling_beta": neutral("read in Ministral 3 only"),
     }
 
 
