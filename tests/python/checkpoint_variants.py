@@ -40,11 +40,29 @@ _LLAMA3: Raw = {
 }
 
 
+_LONG: Raw = {  # of two pairs, as half of a head of 8 has
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.1, 1.7],
+    "long_factor": [2.0, 6.0],
+}
+
+
 def _experts(c: Any) -> Raw:
     return {
         "expert_count": c.num_experts,
         "expert_used_count": c.num_experts_per_tok,
         "expert_feed_forward_length": c.moe_intermediate_size,
+    }
+
+
+def _scales(c: Any) -> Raw:
+    return {
+        "embedding_scale": c.embedding_multiplier,
+        "attention__scale": c.attention_multiplier,
+        "residual_scale": c.residual_multiplier,
+        "logit_scale": 1 / c.logits_multiplier,
     }
 
 
@@ -85,9 +103,74 @@ VARIANTS: dict[str, Variant] = {
     "ministral3-growth": Variant("ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.5}}),
     "ministral3-window": Variant("ministral3", {"sliding_window": 11, "tie_word_embeddings": True}),
     "ministral3-llama3": Variant("ministral3", {"rope_parameters": {**_LLAMA3, "llama_4_scaling_beta": 0.1}}),
+    "smollm3-bias": Variant("smollm3", {"attention_bias": True, "mlp_bias": True, "no_rope_layers": [0, 1, 0]}),
+    "smollm3-every-second": Variant("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2}),
+    "smollm3-tied": Variant("smollm3", {"tie_word_embeddings": True, "head_dim": 16, "rope_parameters": _YARN}),
+    "granite-plain": Variant("granite", {"num_key_value_heads": 1, "residual_multiplier": 0.22}),
+    "granite-bias": Variant("granite", {"attention_bias": True, "mlp_bias": True, "logits_scaling": 1.0}),
+    "granite-tied": Variant("granite", {"tie_word_embeddings": True, "attention_multiplier": 0.0078125}),
+    "granitemoe-plain": Variant("granitemoe", {"num_experts_per_tok": 3, "residual_multiplier": 1.0}),
+    "granitemoe-bias": Variant("granitemoe", {"attention_bias": True, "embedding_multiplier": 12.0}),
+    "granitemoe-tied": Variant("granitemoe", {"tie_word_embeddings": True, "num_local_experts": 5}),
+    "phi3-long": Variant("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 48}),
+    "phi3-su": Variant(
+        "phi3",
+        {
+            "rope_parameters": None,
+            "rope_scaling": {**_LONG, "rope_type": "su", "original_max_position_embeddings": 48},
+            "sliding_window": 9,
+        },
+    ),
+    "phi3-tied": Variant("phi3", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "olmo2-plain": Variant("olmo2", {"num_key_value_heads": 4, "rms_norm_eps": 1e-3}),
+    "olmo2-bias": Variant("olmo2", {"attention_bias": True, "rope_parameters": _LLAMA3}),
+    "olmo2-tied": Variant("olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "olmo3-window": Variant("olmo3", {"sliding_window": 5, "attention_bias": True}),
+    "olmo3-long": Variant(
+        "olmo3",
+        {
+            "layer_types": None,
+            "num_hidden_layers": 4,
+            "rope_parameters": None,
+            "rope_scaling": {key: value for key, value in _YARN.items() if key != "rope_theta"},
+        },
+    ),
+    "olmo3-tied": Variant("olmo3", {"tie_word_embeddings": True, "layer_types": ["full_attention"] * 3}),
+    "exaone4-window": Variant("exaone4", {"sliding_window": 6, "num_key_value_heads": 1}),
+    "exaone4-full": Variant(
+        "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": _LLAMA3}
+    ),
+    "exaone4-tied": Variant("exaone4", {"tie_word_embeddings": True, "layer_types": None, "head_dim": 16}),
+    "glm-plain": Variant("glm", {"attention_bias": True, "head_dim": 16}),
+    "glm-whole": Variant("glm", {"partial_rotary_factor": 1.0}),
+    "glm-tied": Variant("glm", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "glm4-plain": Variant("glm4", {"attention_bias": True, "head_dim": 16}),
+    "glm4-whole": Variant("glm4", {"partial_rotary_factor": 1.0}),
+    "glm4-tied": Variant("glm4", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "seed_oss-bias": Variant("seed_oss", {"attention_bias": True, "head_dim": 16}),
+    "seed_oss-all-bias": Variant("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "seed_oss-tied": Variant("seed_oss", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "hunyuan_v1_dense-alpha": Variant(
+        "hunyuan_v1_dense",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}},
+    ),
+    "hunyuan_v1_dense-bias": Variant("hunyuan_v1_dense", {"attention_bias": True, "head_dim": 16}),
+    "hunyuan_v1_dense-tied": Variant("hunyuan_v1_dense", {"tie_word_embeddings": True, "rope_parameters": _LLAMA3}),
+    "ernie4_5-bias": Variant("ernie4_5", {"use_bias": True}),
+    "ernie4_5-plain": Variant("ernie4_5", {"head_dim": 16, "num_key_value_heads": 1}),
+    "ernie4_5-tied": Variant("ernie4_5", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
 }
 GGUF: dict[str, Form] = {
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
     "llama/experts": Form("mixtral", "llama", {}, _experts_alone),
+    "smollm3": Form("smollm3", "smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}, _none),
+    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, _scales),
+    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**_scales(c), **_experts_alone(c)}),
+    "olmo2": Form("olmo2", "olmo2", {}, _none),
+    "exaone4": Form("exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, _none),
+    "glm4": Form("glm4", "glm4", {"attention_bias": True}, _none),
+    "seed_oss": Form("seed_oss", "seed_oss", {"attention_bias": True}, _none),
+    "hunyuan-dense": Form("hunyuan_v1_dense", "hunyuan-dense", {}, _none),
+    "ernie4_5": Form("ernie4_5", "ernie4_5", {}, _none),
 }

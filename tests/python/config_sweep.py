@@ -138,6 +138,13 @@ SPECIAL: dict[str, list[Any]] = {
     "num_experts_per_tok": [1, 3],
     "attn_temperature_tuning": [False, 4],
     "query_pre_attn_scalar": [4, 100],
+    "embedding_multiplier": [1.0, 5.5],
+    "attention_multiplier": [1.0, 0.01],
+    "residual_multiplier": [1.0, 0.1],
+    "logits_scaling": [1.0, 13.0],
+    "attention_out_bias": [True, False],
+    "qkv_bias": [True, False],
+    "use_bias": [True, False],
     "linear_conv_kernel_dim": [2, 3],
     "linear_key_head_dim": [4, 16],
     "linear_value_head_dim": [4, 16],
@@ -273,7 +280,7 @@ def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
         if key in _ALONE:
             cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
-    by_kind = family.name == "gemma3_text"
+    by_kind = family.name in ("gemma3_text", "olmo3")
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]
     return cases
 

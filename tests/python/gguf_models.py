@@ -15,7 +15,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-PAIRED = ("llama",)  # architectures whose converters interleave rows of q and k
+FUSED = ("glm4",)  # architectures of which gate and up are one tensor
+PAIRED = ("llama", "smollm3", "granite", "granitemoe")  # architectures whose converters interleave rows of q and k
 _EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -60,13 +61,22 @@ def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict
     kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     found = {}
-    for name, values in _stacked(weights).items():
+    for name, values in (_fused(weights) if architecture in FUSED else _stacked(weights)).items():
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert written is not None, f"{architecture}: the package has no name for {name}"
         paired = architecture in PAIRED and name.endswith(
             ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
         )
         found[written] = _interleaved(values, config.head_dim) if paired else values
+    return found
+
+
+def _fused(weights: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(weights)
+    for name in weights:
+        if name.endswith("mlp.gate_proj.weight"):
+            up = found.pop(name.replace("gate_proj", "up_proj"))
+            found[name.replace("gate_proj", "gate_up_proj")] = np.concatenate([found.pop(name), up])
     return found
 
 

@@ -104,6 +104,13 @@ _FAMILIES = (
     ),
 )
 
+_SCALED: Raw = {
+    "hidden_act": "silu",
+    "embedding_multiplier": 2.0,
+    "attention_multiplier": 0.25,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 
 # Families of causal.py.
@@ -151,6 +158,62 @@ _CAUSAL = (
             },
         },
     ),
+    Family(
+        "smollm3",
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {**_SIZES, "pad_token_id": 1, "hidden_act": "silu", "mlp_bias": False, "no_rope_layers": [1, 0, 1]},
+    ),
+    Family("granite", "GraniteConfig", "GraniteForCausalLM", {**_SIZES, **_SCALED, "mlp_bias": False}),
+    Family(
+        "granitemoe",
+        "GraniteMoeConfig",
+        "GraniteMoeForCausalLM",
+        {**_SIZES, **_SCALED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    Family(
+        "phi3",
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            **_SIZES,
+            "pad_token_id": 1,
+            "hidden_act": "silu",
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    Family("olmo2", "Olmo2Config", "Olmo2ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
+    Family(
+        "olmo3",
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {
+            **_SIZES,
+            "hidden_act": "silu",
+            "layer_types": _MIXED,
+            "sliding_window": 16,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    Family(
+        "exaone4",
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "layer_types": _MIXED, "sliding_window": 16, "sliding_window_pattern": 2},
+    ),
+    Family("glm", "GlmConfig", "GlmForCausalLM", {**_SIZES, "pad_token_id": 1, "hidden_act": "silu"}),
+    Family("glm4", "Glm4Config", "Glm4ForCausalLM", {**_SIZES, "pad_token_id": 1, "hidden_act": "silu"}),
+    Family(
+        "seed_oss",
+        "SeedOssConfig",
+        "SeedOssForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "mlp_bias": False, "attention_out_bias": False},
+    ),
+    Family("hunyuan_v1_dense", "HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
+    Family("ernie4_5", "Ernie4_5Config", "Ernie4_5ForCausalLM", {**_SIZES, "hidden_act": "silu", "use_bias": False}),
 )
 FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}
 CAUSAL = tuple(family.name for family in _CAUSAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import runpy
 import shutil
@@ -72,7 +73,8 @@ def test_what_is_listed_as_read_is_looked_up_and_nothing_else_is(name: str) -> N
     seen: set[str] = set()
     for changes in VARIANTS:
         raw = Recording({**FAMILIES[name].file, **changes})
-        family.parse_config(raw)
+        with contextlib.suppress(kv.NotSupported):  # Phi-3 has not each type of RoPE
+            family.parse_config(raw)
         seen |= raw.seen
     seen -= {"text_config", "quantization_config"}  # the one of a model around it; the other is refused
     listed = {key for key, setting in family.settings.items() if setting.fate == "read"}

@@ -31,6 +31,7 @@ from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .reader import Raw
 from .rope_arguments import RopeArguments
+from .rope_config import rope_type_of
 from .settings import Account, Settings
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
@@ -71,6 +72,7 @@ class Model(Whole):
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
+    shifts: ClassVar[bool] = True  # whether stored keys can be rotated on, which norms behind a rotation do not allow
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig
@@ -129,6 +131,11 @@ class Model(Whole):
         self._warm_lock = make_lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
+
+    @classmethod
+    def rope_type(cls, parameters: Raw) -> object:
+        """What ``parameters`` of RoPE are of, by the name that rope_config.py has for it."""
+        return rope_type_of(parameters)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
@@ -240,7 +247,9 @@ class Model(Whole):
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
         for group in self.attention_groups(config):
-            own: dict[str, Any] = {"rope": NO_ROTATION if group.rope is None else group.rope, **group.sees}
+            own: dict[str, Any] = {**group.sees}
+            if self.shifts:
+                own["rope"] = NO_ROTATION if group.rope is None else group.rope
             if memory is not None and "window" in group.sees:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity

@@ -48,8 +48,8 @@ class CausalConfig(ExpertsConfig):
     among them; 0: no layer slides. ``rotary_dims``: rotated numbers of each head. ``still_layers``: those that do not
     rotate. ``sliding_theta`` and ``sliding_scaling``: RoPE of sliding layers.
 
-    ``attention_multiplier``: of scores; 0: 1 / sqrt(head_dim). Other multipliers are of embeddings, of what mixers and
-    MLPs add, and of logits. ``growth``: how much q grows with the position, see ``attention.Temperature``.
+    ``attention_multiplier``: of scores; None: 1 / sqrt(head_dim). Other multipliers are of embeddings, of what mixers
+    and MLPs add, and of logits. ``growth``: how much q grows with the position, see ``attention.Temperature``.
     """
 
     layer_types: tuple[str, ...] = ()
@@ -58,11 +58,12 @@ class CausalConfig(ExpertsConfig):
     still_layers: tuple[int, ...] = ()
     sliding_theta: float = 0.0
     sliding_scaling: Scaling | None = None
-    attention_multiplier: float = 0.0
+    attention_multiplier: float | None = None
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_multiplier: float = 1.0
     growth: float = 0.0
+    attention_out_bias: bool = False
 
 
 class CausalModel(Model):
@@ -244,3 +245,17 @@ def some_windows(raw: Raw, reader: Reader, where: str, default: Sequence[str], w
 
 def every_nth_full(layers: int, every: int) -> list[str]:
     return [SLIDING if (index + 1) % every else FULL for index in range(layers)]
+
+
+def still_layers(reader: Reader, where: str, every: int) -> tuple[int, ...]:
+    """Layers that do not rotate: those of 0 in ``no_rope_layers``; where that is absent, each n-th."""
+    layers, step = reader.layers(), reader.within("no_rope_layer_interval", 1, _MOST, every)
+    rotates = reader.integers("no_rope_layers", 0, 1)
+    if rotates is None:
+        rotates = tuple(int((index + 1) % step != 0) for index in range(layers))
+    if len(rotates) < layers:
+        raise FormatError(
+            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers} "
+            "(num_hidden_layers)"
+        )
+    return tuple(index for index in range(layers) if not rotates[index])

@@ -121,6 +121,15 @@ class Description:
         keys.integer(".rope.dimension_count", size, size, size)
         return self.common(scalar, theta)
 
+    def partly(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
+        """As :meth:`dense`, of a model that may rotate a part of each head."""
+        self.keys.integer(".nextn_predict_layers", 0, 0, 0)
+        return {
+            **self.common(scalar, theta),
+            "partial_rotary_factor": self.rotated() / self.head_dim(),
+            "intermediate_size": self.per_block(".feed_forward_length"),
+        }
+
     def dense(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
         """The same, and what a model without experts says."""
         return {
