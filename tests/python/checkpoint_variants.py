@@ -159,6 +159,18 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5-bias": Variant("ernie4_5", {"use_bias": True}),
     "ernie4_5-plain": Variant("ernie4_5", {"head_dim": 16, "num_key_value_heads": 1}),
     "ernie4_5-tied": Variant("ernie4_5", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "dots1-groups": Variant("dots1", {"topk_group": 3, "num_experts_per_tok": 4}),
+    "dots1-of-all": Variant("dots1", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "attention_bias": True}),
+    "dots1-tied": Variant("dots1", {"tie_word_embeddings": True, "first_k_dense_replace": 0}),
+    "glm4_moe-groups": Variant("glm4_moe", {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5}),
+    "glm4_moe-of-all": Variant("glm4_moe", {"n_group": 1, "topk_group": 1, "use_qk_norm": False, "head_dim": 16}),
+    "glm4_moe-tied": Variant("glm4_moe", {"tie_word_embeddings": True, "norm_topk_prob": False}),
+    "minimax_m2-plain": Variant("minimax_m2", {"num_experts_per_tok": 4}),
+    "minimax_m2-whole": Variant("minimax_m2", {"partial_rotary_factor": 1.0, "num_key_value_heads": 1}),
+    "minimax_m2-tied": Variant("minimax_m2", {"tie_word_embeddings": True, "head_dim": 16}),
+    "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
+    "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
+    "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
 }
 GGUF: dict[str, Form] = {
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),

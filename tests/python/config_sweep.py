@@ -145,6 +145,21 @@ SPECIAL: dict[str, list[Any]] = {
     "attention_out_bias": [True, False],
     "qkv_bias": [True, False],
     "use_bias": [True, False],
+    "use_qk_norm": [True, False],
+    "n_routed_experts": [4, 12],
+    "n_shared_experts": [1, 2],
+    "n_group": [1, 4],
+    "topk_group": [1, 2],
+    "first_k_dense_replace": [0, 2],
+    "routed_scaling_factor": [1.0, 2.5],
+    "rotary_dim": [4, 8],
+    "moe_k": [1, 3],
+    "moe_num_experts": [2, 5],
+    "moe_num_shared_experts": [0, 1],
+    "moe_layer_start_index": [0, 2],
+    "moe_layer_end_index": [1, -1],
+    "moe_layer_interval": [2],
+    "moe_norm_min": [1e-12, 0.9],
     "linear_conv_kernel_dim": [2, 3],
     "linear_key_head_dim": [4, 16],
     "linear_value_head_dim": [4, 16],
@@ -309,6 +324,10 @@ def randomise(model: Any) -> None:
                 deviation = 0.5
             values = random.standard_normal(tuple(parameter.shape), np.float32) * deviation
             parameter.copy_(torch.from_numpy(np.abs(values) if name.endswith("A_log") else values))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                random = np.random.default_rng(zlib.crc32(name.encode()))
+                buffer.copy_(torch.from_numpy(random.standard_normal(tuple(buffer.shape), np.float32) * 0.25))
 
 
 def tokens() -> Any:

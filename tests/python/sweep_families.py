@@ -111,6 +111,16 @@ _SCALED: Raw = {
     "residual_multiplier": 0.5,
     "logits_scaling": 4.0,
 }
+_GROUPED: Raw = {
+    "hidden_act": "silu",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 
 # Families of causal.py.
@@ -214,6 +224,41 @@ _CAUSAL = (
     ),
     Family("hunyuan_v1_dense", "HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
     Family("ernie4_5", "Ernie4_5Config", "Ernie4_5ForCausalLM", {**_SIZES, "hidden_act": "silu", "use_bias": False}),
+    Family(
+        "dots1",
+        "Dots1Config",
+        "Dots1ForCausalLM",
+        {**_SIZES, **_GROUPED, "first_k_dense_replace": 1, "norm_topk_prob": True, "sliding_window": None},
+    ),
+    Family(
+        "glm4_moe",
+        "Glm4MoeConfig",
+        "Glm4MoeForCausalLM",
+        {**_SIZES, **_GROUPED, "first_k_dense_replace": 1, "norm_topk_prob": True, "use_qk_norm": True},
+    ),
+    Family(
+        "minimax_m2",
+        "MiniMaxM2Config",
+        "MiniMaxM2ForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "num_local_experts": 6, "num_experts_per_tok": 2, "rotary_dim": 4},
+    ),
+    Family(
+        "ernie4_5_moe",
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_SIZES,
+            "hidden_act": "silu",
+            "moe_num_experts": 6,
+            "moe_k": 2,
+            "moe_intermediate_size": 16,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "moe_layer_interval": 1,
+            "moe_layer_end_index": -1,
+            "use_bias": False,
+        },
+    ),
 )
 FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}
 CAUSAL = tuple(family.name for family in _CAUSAL)

@@ -2,7 +2,7 @@
 
 Concept. Such a family differs from others in a few choices: biases, norms and where they stand, the share of a head
 that rotates, windows, experts, multipliers. Each choice is a part here or in attention.py, decoder.py or moe.py; a
-family (families/) names those that it has. What a configuration says of them is a :class:`CausalConfig`.
+family (families/) names those that it has. What a configuration says about them is a :class:`CausalConfig`.
 
 Threads: as base.py has it. Units: sizes in elements, windows and lengths in tokens.
 """
@@ -50,6 +50,8 @@ class CausalConfig(ExpertsConfig):
 
     ``attention_multiplier``: of scores; None: 1 / sqrt(head_dim). Other multipliers are of embeddings, of what mixers
     and MLPs add, and of logits. ``growth``: how much q grows with the position, see ``attention.Temperature``.
+    Of ``expert_groups`` ``kept_groups`` are looked at; ``routed_scale`` multiplies what routed experts give.
+    ``head_norms``: whether heads of q and k are normed, in families that may have it either way.
     """
 
     layer_types: tuple[str, ...] = ()
@@ -64,6 +66,10 @@ class CausalConfig(ExpertsConfig):
     logits_multiplier: float = 1.0
     growth: float = 0.0
     attention_out_bias: bool = False
+    expert_groups: int = 1
+    kept_groups: int = 1
+    routed_scale: float = 1.0
+    head_norms: bool = True
 
 
 class CausalModel(Model):

@@ -1,4 +1,4 @@
-"""Experts in a configuration: how many there are, how wide, in which layers; and what a GGUF file says of them.
+"""Experts in a configuration: how many there are, how wide, in which layers; and what a GGUF file says about them.
 
 Qwen's keys are read here, which families of others share. Sizes are numbers of experts, or elements.
 """
@@ -69,14 +69,16 @@ def sparse_fields(reader: Reader, count: int, defaults: Mapping[str, int], norm:
     }
 
 
-def count_of(raw: Raw, reader: Reader, field: str, other: str, least: int, default: int) -> int:
-    """How many experts there are, which a file may say under two names.
+def count_of(
+    raw: Raw, reader: Reader, field: str, other: str, least: int, default: int | None, most: int = MOST_EXPERTS
+) -> int:
+    """A number of experts, which a file may say under two names.
 
     ``field``: of transformers' configuration class; ``other``: its name for the same, which holds before it, and which
     transformers 5 writes for some families.
     """
     name = field if raw.get(other) is None else other
-    return reader.within(name, least, MOST_EXPERTS, default)
+    return reader.within(name, least, most, default)
 
 
 # Below ``blk.N.`` in a GGUF file.

@@ -29,7 +29,7 @@ class HunYuanDenseV1(CausalModel):
         **not_read("mlp_bias"),
         "eod_token_id": neutral("no text has a token of this role unless somebody writes it"),
     }
-    own_rope = {"alpha": read("stretches the base; of type dynamic, whose factor is not read then")}  # noqa: RUF012 (the same)
+    own_rope = {"alpha": read("makes the base larger; of type dynamic, whose factor is not read then")}  # noqa: RUF012 (the same)
     gguf = {"hunyuan-dense": GgufForm(lambda d: d.dense(), _NAMES, gguf_settings.DENSE)}  # noqa: RUF012 (the same)
     defaults = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}  # noqa: RUF012 (the same)
     shifts = False
