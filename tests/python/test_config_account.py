@@ -21,7 +21,8 @@ from safetensors.numpy import load_file, save_file
 import kvtrie as kv
 from bounds import LOGITS, close
 from config_sweep import FAMILIES, TOKENS, Case, build, tokens
-from hub_configs import CONFIGS
+from hub_configs import CONFIGS as OTHERS
+from hub_configs_causal import CONFIGS as CAUSAL
 from kvtrie.models.common_settings import COMMON
 from kvtrie.models.settings import Settings, neutral, read, refused, setting_of, settle
 from kvtrie.models.settings_table import markdown
@@ -29,6 +30,7 @@ from reference_llama import random_llama, save_checkpoint
 from test_models import all_logits
 
 NAMES = sorted(FAMILIES)
+CONFIGS = {**OTHERS, **CAUSAL}
 
 
 class Recording(Mapping[str, object]):

@@ -17,6 +17,7 @@ from ..experts_config import Fields
 from ..fused import split_gate_up, split_qkv
 from ..reader import Raw, Reader, changed
 from ..rope_config import ORIGINAL, RopeFields, rope_type_of
+from ..settings import neutral
 from ..weights import WeightSource
 
 _LONG = "longrope"
@@ -26,7 +27,13 @@ _ORIGINAL_LENGTH = 4096
 class Phi3(CausalModel):
     family = "phi3"
     architectures = ("Phi3ForCausalLM",)
-    settings = {**COMMON, **WINDOW, **not_read("mlp_bias", "attention_bias")}  # noqa: RUF012 (a ClassVar of Model's)
+    settings = {  # noqa: RUF012 (a ClassVar of Model's)
+        **COMMON,
+        **WINDOW,
+        **not_read("mlp_bias", "attention_bias"),
+        **dict.fromkeys(("full_attn_mod", "interpolate_factor"), neutral("read by code of the publisher's only")),
+        "lm_head_bias": neutral("the head has no bias", False),
+    }
     defaults = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}  # noqa: RUF012 (the same)
     fixed = {"mlp_bias": False, "attention_bias": False}  # noqa: RUF012 (the same)
     whole = False
