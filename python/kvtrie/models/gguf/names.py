@@ -100,7 +100,7 @@ class _Search:
         written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
         if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
             return self._projection(f"{block}.{written}", f"{block}.attn_qkv.{kind}", base[-6], shape)
-        if base in _HALVES and f"{block}.ffn_gate.{kind}" not in self._file.tensors:
+        if base in _HALVES and self._has_both(block, kind, shape[0]):
             whole = self._whole(f"{block}.ffn_up.{kind}", (2 * shape[0], *shape[1:]))
             return rows_of(whole, f"{block}.{written}", _HALVES.index(base) * shape[0], shape)
         if leaf == "linear_attn.conv1d.weight":
@@ -108,6 +108,11 @@ class _Search:
         if leaf == "mlp.shared_expert_gate.weight" and len(self._tensor(f"{block}.{written}").shape) == 1:
             return self._whole(f"{block}.{written}", shape[1:])
         return self._whole(f"{block}.{written}", shape)
+
+    def _has_both(self, block: str, kind: str, rows: int) -> bool:
+        """Whether ffn_up is gate and up, of ``rows`` each."""
+        both = self._file.tensors.get(f"{block}.ffn_up.{kind}")
+        return f"{block}.ffn_gate.{kind}" not in self._file.tensors and both is not None and both.shape[0] == 2 * rows
 
     def _projection(self, name: str, fused: str, part: str, shape: tuple[int, ...]) -> WeightSource:
         """q, k or v: a tensor of its own, or rows of one for all three."""
