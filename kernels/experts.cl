@@ -1,6 +1,7 @@
 // Around a mixture of experts (csrc/ops/experts.h): which experts a row goes to, and what comes of their results.
 //
 //   route          scores [rows][experts]                           ->  chosen [rows][k], factors [rows][k]
+//   route_biased   the same, bias [experts] or none                 ->  the same, with ranks [rows][experts] between
 //   scale_rows     x [rows][dim], factors [rows][k]                 ->  y [rows][k][dim]
 //   weighted_sum   x [rows][k][dim], factors [rows][k] or none      ->  y [rows][dim]
 //
@@ -18,6 +19,7 @@
 #define WEIGHTING_SIGMOID 0
 #define WEIGHTING_SOFTMAX 1
 #define WEIGHTING_NORMED 2
+#define WEIGHTING_SIGMOID_NORMED 3
 
 // The k largest scores of a row, largest first, the lower index first among equals; one that is not a number comes last,
 // and makes all factors of the row NaN. One work-item for each row.
@@ -55,6 +57,85 @@ KERNEL void route(IDS __global const float* restrict scores, ulong scores_offset
   }
   for (int j = 0; j < k; ++j)
     factors[j] = (weighting == WEIGHTING_SIGMOID ? factors[j] : factors[j] / sum) + poison;
+}
+
+// What the two best of `count` ranks add up to.
+INLINE float best_two(__global const float* ranks, int count) {
+  float first = -INFINITY, second = -INFINITY;
+  for (int e = 0; e < count; ++e) {
+    const float rank = ranks[e];
+    if (rank > first)
+      second = first, first = rank;
+    else if (rank > second)
+      second = rank;
+  }
+  return first + second;
+}
+
+// Ranks of all groups but the `kept` best become -inf, the lower one first among equals.
+INLINE void keep_groups(__global float* ranks, int size, int groups, int kept) {
+  float last = INFINITY;
+  int last_at = -1;
+  for (int j = 0; j < kept; ++j) {
+    float top = -INFINITY;
+    int best = -1;
+    for (int g = 0; g < groups; ++g) {
+      const float sum = best_two(ranks + g * size, size);
+      const bool comes_later = sum < last || (sum == last && g > last_at);
+      if (comes_later && (best < 0 || sum > top)) best = g, top = sum;
+    }
+    last = top, last_at = best;
+  }
+  for (int g = 0; g < groups; ++g) {
+    const float sum = best_two(ranks + g * size, size);
+    if (sum > last || (sum == last && g <= last_at)) continue;
+    for (int e = 0; e < size; ++e) ranks[g * size + e] = -INFINITY;
+  }
+}
+
+// The k best by rank, which is an expert's share (its sigmoid, or its part of the softmax) and its bias; factors are made
+// of shares alone. Only experts of the `kept` groups whose two best ranks add up to most are taken. A score that is no
+// number comes last, and makes all factors of the row NaN. One work-item for each row.
+KERNEL void route_biased(IDS __global const float* restrict scores, ulong scores_offset,
+                         __global const float* restrict bias, ulong bias_offset, int has_bias,
+                         __global float* restrict ranks, ulong ranks_offset, __global int* restrict chosen,
+                         ulong chosen_offset, __global float* restrict factors, ulong factors_offset, int rows,
+                         int experts, int k, int weighting, int groups, int kept) {
+  const int row = ID(0);
+  if (row >= rows) return;
+  scores += scores_offset + (ulong)row * experts;
+  ranks += ranks_offset + (ulong)row * experts;
+  bias += bias_offset;
+  chosen += chosen_offset + (ulong)row * k;
+  factors += factors_offset + (ulong)row * k;
+  const bool logistic = weighting == WEIGHTING_SIGMOID || weighting == WEIGHTING_SIGMOID_NORMED;
+  const bool normed = weighting == WEIGHTING_NORMED || weighting == WEIGHTING_SIGMOID_NORMED;
+  float most = -INFINITY, all = 0.0f, poison = 0.0f;
+  for (int e = 0; e < experts; ++e) {
+    if (isnan(scores[e])) poison = NAN;
+    most = fmax(most, scores[e]);
+  }
+  for (int e = 0; e < experts; ++e) all += exp(scores[e] - most);
+#define SHARE(e) (logistic ? LOGISTIC(scores[e]) : exp(scores[e] - most) / all)
+  for (int e = 0; e < experts; ++e) {
+    const float rank = SHARE(e) + (has_bias ? bias[e] : 0.0f);
+    ranks[e] = isnan(rank) ? -INFINITY : rank;
+  }
+  if (kept < groups) keep_groups(ranks, experts / groups, groups, kept);
+  float last = INFINITY, sum = 0.0f;
+  int last_at = -1;
+  for (int j = 0; j < k; ++j) {
+    float top = -INFINITY;
+    int best = -1;
+    for (int e = 0; e < experts; ++e) {
+      const bool comes_later = ranks[e] < last || (ranks[e] == last && e > last_at);
+      if (comes_later && (best < 0 || ranks[e] > top)) best = e, top = ranks[e];
+    }
+    chosen[j] = best, factors[j] = SHARE(best);
+    sum += factors[j];
+    last = top, last_at = best;
+  }
+  for (int j = 0; j < k; ++j) factors[j] = (normed ? factors[j] / sum : factors[j]) + poison;
 }
 
 // Global size (ceil(dim / chunk), rows * k).

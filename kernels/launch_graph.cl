@@ -33,7 +33,7 @@
 #include "qkv.cl"
 #include "rows.cl"
 
-#if WITH_route || WITH_scale_rows || WITH_weighted_sum
+#if WITH_route || WITH_route_biased || WITH_scale_rows || WITH_weighted_sum
 #include "experts.cl"
 #endif
 #if WITH_causal_conv1d || WITH_gated_delta

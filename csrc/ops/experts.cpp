@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kMaxSide = std::numeric_limits<std::int32_t>::max() / 64;
 constexpr const char* kSet = "ops.packed_set";
+constexpr const char* kRoute = "ops.route";
 
 void check_activations(const char* where, const char* name, const Tensor& x, int rank) {
   check_device(where, name, x);
@@ -30,6 +31,29 @@ void check_of_rows(const char* where, const char* name, const Tensor& tensor, DT
           x.dim(0), ", k]");
   require(tensor.dim(1) <= kMaxSide / x.dim(0), where, name, ": got ", describe(tensor), ", allowed up to ", kMaxSide,
           " numbers");
+}
+
+void check_choice(const Tensor& scores, std::int64_t k, std::int64_t most) {
+  require(k >= 1 && k <= most, kRoute, "k: got ", k, ", allowed 1 to the ", most, " experts",
+          most < scores.dim(1) ? " of kept groups" : "");
+}
+
+void check_ranking(const Tensor& scores, const Ranking& ranking) {
+  const std::int64_t experts = scores.dim(1), groups = ranking.groups;
+  require(groups == 1 || (groups >= 1 && experts % groups == 0 && experts / groups >= 2), kRoute, "groups: got ",
+          groups, ", allowed 1, or groups of two or more of the ", experts, " experts");
+  require(ranking.kept >= 1 && ranking.kept <= groups, kRoute, "kept: got ", ranking.kept, ", allowed 1 to the ",
+          groups, " groups");
+  if (!ranking.bias.defined()) return;
+  check_same_device(kRoute, "bias", ranking.bias, scores);
+  check_dtype(kRoute, "bias", ranking.bias, DType::kFloat32);
+  check_rank(kRoute, "bias", ranking.bias, 1);
+  require(ranking.bias.dim(0) == experts, kRoute, "bias: got ", describe(ranking.bias), ", allowed [", experts, "]");
+}
+
+Routes empty_routes(const Tensor& scores, std::int64_t k) {
+  const Shape shape{scores.dim(0), k};
+  return {Tensor::empty(scores.device(), DType::kInt32, shape), Tensor::empty(scores.device(), DType::kFloat32, shape)};
 }
 
 // Room for `count` times `panels`.
@@ -50,18 +74,27 @@ Tensor room_for(const Tensor& panels, std::int64_t count) {
 Weighting weighting_from_name(const std::string& name) {
   if (name == "sigmoid") return Weighting::kSigmoid;
   if (name == "softmax") return Weighting::kSoftmax;
-  require(name == "normed", "ops.route", "weighting: got \"", name, "\", allowed \"sigmoid\", \"softmax\", \"normed\"");
-  return Weighting::kNormed;
+  if (name == "normed") return Weighting::kNormed;
+  require(name == "sigmoid_normed", "ops.route", "weighting: got \"", name,
+          "\", allowed \"sigmoid\", \"softmax\", \"normed\", \"sigmoid_normed\"");
+  return Weighting::kSigmoidNormed;
 }
 
 Routes route(const Tensor& scores, std::int64_t k, Weighting weighting) {
-  constexpr const char* kWhere = "ops.route";
-  check_activations(kWhere, "scores", scores, 2);
-  require(k >= 1 && k <= scores.dim(1), kWhere, "k: got ", k, ", allowed 1 to the ", scores.dim(1), " experts");
-  const Shape shape{scores.dim(0), k};
-  Routes routes{Tensor::empty(scores.device(), DType::kInt32, shape),
-                Tensor::empty(scores.device(), DType::kFloat32, shape)};
+  if (weighting == Weighting::kSigmoidNormed) return route_biased(scores, k, weighting, {});
+  check_activations(kRoute, "scores", scores, 2);
+  check_choice(scores, k, scores.dim(1));
+  const Routes routes = empty_routes(scores, k);
   launch_route(scores, weighting, routes);
+  return routes;
+}
+
+Routes route_biased(const Tensor& scores, std::int64_t k, Weighting weighting, const Ranking& ranking) {
+  check_activations(kRoute, "scores", scores, 2);
+  check_ranking(scores, ranking);
+  check_choice(scores, k, ranking.kept * (scores.dim(1) / ranking.groups));
+  const Routes routes = empty_routes(scores, k);
+  launch_route_biased(scores, weighting, ranking, routes);
   return routes;
 }
 

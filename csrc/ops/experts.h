@@ -3,7 +3,7 @@
 // Concept. A router scores the experts for each row; the row goes through the k best, whose results are added up with
 // factors. Nothing of it is read back: which weights a work-item multiplies by is a number on the device.
 //
-//     scores [rows, experts]  --route-->  chosen, factors [rows, k]
+//     scores [rows, experts]  --route-->  chosen, factors [rows, k]       (or route_biased)
 //     h [rows, in]  --matmul_routed(gate and up, chosen)-->  [rows, k, inner]
 //                   --matmul_routed(down, chosen)-->         [rows, k, out]  --weighted_sum(factors)-->  [rows, out]
 //
@@ -20,9 +20,11 @@
 
 namespace kvtrie::ops {
 
-// What factors are: the sigmoid of the expert's score; its share of all experts (softmax); its share of the k chosen.
-enum class Weighting : std::uint8_t { kSigmoid, kSoftmax, kNormed };
-Weighting weighting_from_name(const std::string& name);  // "sigmoid", "softmax", "normed"; kArgument for others
+// What factors are: the sigmoid of the expert's score; its share of all experts (softmax); its share of the k chosen;
+// its sigmoid's share of those of the k chosen.
+enum class Weighting : std::uint8_t { kSigmoid, kSoftmax, kNormed, kSigmoidNormed };
+// "sigmoid", "softmax", "normed", "sigmoid_normed"; kArgument for others.
+Weighting weighting_from_name(const std::string& name);
 
 // scores float32 [rows, experts] -> the k best (int32 [rows, k], best first, the lower index first among equals) and
 // their factors (float32 [rows, k]). 1 <= k <= experts. A score that is NaN comes last and makes the row's factors NaN.
@@ -30,6 +32,15 @@ struct Routes {
   Tensor chosen, factors;
 };
 Routes route(const Tensor& scores, std::int64_t k, Weighting weighting);
+
+// The same, the best by rank: an expert's sigmoid or softmax, as its factor is made of, and its bias (float32
+// [experts]; undefined: none). Experts lie in `groups` of equal size, two or more; those of the `kept` groups are taken
+// whose two best ranks add up to most. 1 <= kept <= groups, k <= experts in kept groups.
+struct Ranking {
+  Tensor bias;
+  std::int64_t groups = 1, kept = 1;
+};
+Routes route_biased(const Tensor& scores, std::int64_t k, Weighting weighting, const Ranking& ranking);
 
 // x float32 [rows, dim] times each of factors [rows, k] -> [rows, k, dim].
 Tensor scale_rows(const Tensor& x, const Tensor& factors);

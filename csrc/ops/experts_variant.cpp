@@ -27,6 +27,19 @@ void enqueue_route(const Tensor& scores, Weighting weighting, const Routes& rout
                 static_cast<std::int32_t>(routes.chosen.dim(1)), static_cast<std::int32_t>(weighting));
 }
 
+void enqueue_route_biased(const Tensor& scores, Weighting weighting, const Ranking& ranking, const Routes& routes) {
+  cl::Device& device = *scores.device();
+  const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(scores.dim(0));
+  const Tensor& bias = ranking.bias.defined() ? ranking.bias : scores;  // never read when undefined
+  const Tensor ranks = Tensor::empty(scores.device(), DType::kFloat32, scores.shape());
+  device.launch(kernel_of(device, "route_biased"), {round_up(rows, lanes), 0, 0}, {lanes, 0, 0}, scores.buffer(),
+                scores.offset(), bias.buffer(), bias.offset(), std::int32_t{ranking.bias.defined()}, ranks.buffer(),
+                ranks.offset(), routes.chosen.buffer(), routes.chosen.offset(), routes.factors.buffer(),
+                routes.factors.offset(), static_cast<std::int32_t>(rows), static_cast<std::int32_t>(scores.dim(1)),
+                static_cast<std::int32_t>(routes.chosen.dim(1)), static_cast<std::int32_t>(weighting),
+                static_cast<std::int32_t>(ranking.groups), static_cast<std::int32_t>(ranking.kept));
+}
+
 void enqueue_scale_rows(const Tensor& x, const Tensor& factors, const Tensor& y) {
   cl::Device& device = *x.device();
   const Chunks chunks(device, static_cast<std::size_t>(x.dim(1)), factors.size());
@@ -79,6 +92,22 @@ bool route_agrees(const cl::DevicePtr& device) {
   return true;
 }
 
+// Six experts, in three groups of which two are kept, with a bias that moves the choice.
+bool route_biased_agrees(const cl::DevicePtr& device) {
+  constexpr std::int64_t kAll = 6;
+  const std::vector<float> scores = numbers(kRows * kAll, 0.3f, -4.0f), bias = numbers(kAll, -0.05f, 0.4f);
+  for (const Weighting weighting : {Weighting::kSigmoid, Weighting::kNormed, Weighting::kSigmoidNormed}) {
+    const Routes routes{Tensor::empty(device, DType::kInt32, {kRows, kChoices}),
+                        Tensor::empty(device, DType::kFloat32, {kRows, kChoices})};
+    enqueue_route_biased(upload(device, scores, {kRows, kAll}), weighting, {upload(device, bias, {kAll}), 3, 2},
+                         routes);
+    const reference::Routes wanted = reference::route_biased(scores, bias, kChoices, weighting, 3, 2);
+    if (read_back<std::int32_t>(routes.chosen) != wanted.chosen) return false;
+    if (!all_close(read_back<float>(routes.factors), wanted.factors, 1e-5f)) return false;
+  }
+  return true;
+}
+
 bool scale_agrees(const cl::DevicePtr& device) {
   const std::vector<float> x = numbers(kRows * kDim, 0.2f, -3.0f), factors = numbers(kRows * kChoices, -0.1f, 1.0f);
   const Tensor y = Tensor::empty(device, DType::kFloat32, {kRows, kChoices, kDim});
@@ -107,6 +136,11 @@ void prove(const cl::DevicePtr& device, const char* name, bool (*agrees)(const c
 void launch_route(const Tensor& scores, Weighting weighting, const Routes& routes) {
   prove(scores.device(), "route", &route_agrees);
   enqueue_route(scores, weighting, routes);
+}
+
+void launch_route_biased(const Tensor& scores, Weighting weighting, const Ranking& ranking, const Routes& routes) {
+  prove(scores.device(), "route_biased", &route_biased_agrees);
+  enqueue_route_biased(scores, weighting, ranking, routes);
 }
 
 void launch_scale_rows(const Tensor& x, const Tensor& factors, const Tensor& y) {

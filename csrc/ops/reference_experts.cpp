@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "ops/reference.h"
@@ -16,7 +17,58 @@ std::vector<std::int32_t> ranked(std::span<const float> scores) {
   return order;
 }
 
+// Of one row: sigmoids, or parts of the softmax.
+std::vector<double> shares_of(std::span<const float> scores, Weighting weighting) {
+  std::vector<double> shares;
+  if (weighting == Weighting::kSigmoid || weighting == Weighting::kSigmoidNormed) {
+    for (const float score : scores) shares.push_back(1.0 / (1.0 + std::exp(-double{score})));
+    return shares;
+  }
+  const double most = *std::max_element(scores.begin(), scores.end());
+  double sum = 0.0;
+  for (const float score : scores) sum += std::exp(score - most);
+  for (const float score : scores) shares.push_back(std::exp(score - most) / sum);
+  return shares;
+}
+
+// Ranks of all groups but the `kept` best become -inf.
+void keep_groups(std::vector<float>& ranks, std::size_t groups, std::size_t kept) {
+  const std::size_t size = ranks.size() / groups;
+  std::vector<float> sums;
+  for (std::size_t g = 0; g < groups; ++g) {
+    std::vector<float> own(ranks.begin() + static_cast<std::ptrdiff_t>(g * size),
+                           ranks.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
+    std::sort(own.begin(), own.end(), std::greater<>());
+    sums.push_back(own[0] + own[1]);
+  }
+  const std::vector<std::int32_t> order = ranked(sums);
+  for (std::size_t i = kept; i < groups; ++i)
+    std::fill_n(ranks.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(order[i]) * size), size,
+                -INFINITY);
+}
+
 }  // namespace
+
+Routes route_biased(std::span<const float> scores, std::span<const float> bias, std::size_t k, Weighting weighting,
+                    std::size_t groups, std::size_t kept) {
+  const bool normed = weighting == Weighting::kNormed || weighting == Weighting::kSigmoidNormed;
+  const std::size_t experts = bias.size();
+  Routes routes;
+  for (std::size_t row = 0; row < scores.size() / experts; ++row) {
+    const std::vector<double> shares = shares_of(scores.subspan(row * experts, experts), weighting);
+    std::vector<float> ranks;
+    for (std::size_t e = 0; e < experts; ++e) ranks.push_back(static_cast<float>(shares[e]) + bias[e]);
+    if (kept < groups) keep_groups(ranks, groups, kept);
+    const std::vector<std::int32_t> order = ranked(ranks);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < k; ++i) sum += shares[static_cast<std::size_t>(order[i])];
+    for (std::size_t i = 0; i < k; ++i) {
+      routes.chosen.push_back(order[i]);
+      routes.factors.push_back(static_cast<float>(shares[static_cast<std::size_t>(order[i])] / (normed ? sum : 1.0)));
+    }
+  }
+  return routes;
+}
 
 Routes route(std::span<const float> scores, std::size_t experts, std::size_t k, Weighting weighting) {
   Routes routes;

@@ -179,7 +179,14 @@ class ops:  # noqa: N801
     @staticmethod
     def matmul_gated(x: ArrayLike, w: ops.PackedPair, activation: str = "silu") -> Tensor: ...
     @staticmethod
-    def route(scores: ArrayLike, k: int, weighting: str) -> tuple[Tensor, Tensor]: ...
+    def route(
+        scores: ArrayLike,
+        k: int,
+        weighting: str,
+        bias: Optional[ArrayLike] = None,
+        groups: int = 1,
+        kept: int = 1,
+    ) -> tuple[Tensor, Tensor]: ...
     @staticmethod
     def scale_rows(x: ArrayLike, factors: ArrayLike) -> Tensor: ...
     @staticmethod

@@ -17,6 +17,8 @@ namespace {
 class OpsExpertsTest : public OpsTest {};
 
 const std::vector<Weighting> kWeightings{Weighting::kSigmoid, Weighting::kSoftmax, Weighting::kNormed};
+const std::vector<Weighting> kBiased{Weighting::kSigmoid, Weighting::kSoftmax, Weighting::kNormed,
+                                     Weighting::kSigmoidNormed};
 
 void check_routes(std::int64_t rows, std::int64_t experts, std::int64_t k) {
   SCOPED_TRACE(cat(rows, " rows, ", experts, " experts, ", k, " chosen, seed ", kSeed));
@@ -41,6 +43,27 @@ TEST_F(OpsExpertsTest, RoutesAgree) {
 TEST_F(OpsExpertsTest, RoutesAgreeInWorkGroups) {
   const ForcedFamily forced(KernelFamily::kWorkGroup);
   check_routes(70, 16, 3);
+}
+
+// Groups may be one, all of them, or all kept; a bias may be large enough to choose alone.
+TEST_F(OpsExpertsTest, RoutesWithABiasAndGroupsAgree) {
+  for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
+    const ForcedFamily forced(family);
+    for (const auto& [rows, experts, k, groups, kept] :
+         {std::tuple{1, 1, 1, 1, 1}, std::tuple{3, 8, 2, 1, 1}, std::tuple{70, 16, 4, 4, 2},
+          std::tuple{5, 256, 8, 8, 4}, std::tuple{9, 12, 12, 3, 3}}) {
+      SCOPED_TRACE(cat(rows, " rows, ", experts, " experts, ", k, " chosen, ", kept, " of ", groups, ", seed ", kSeed));
+      Random random(92);
+      const auto scores = random.normals(rows * experts, 2.0f), bias = random.normals(experts, 0.3f);
+      for (const Weighting weighting : kBiased) {
+        const Routes got =
+            route_biased(upload(scores, {rows, experts}), k, weighting, {upload(bias, {experts}), groups, kept});
+        const reference::Routes wanted = reference::route_biased(scores, bias, k, weighting, groups, kept);
+        EXPECT_EQ(download<std::int32_t>(got.chosen), wanted.chosen);
+        expect_close(download(got.factors), wanted.factors, kSmallSums);
+      }
+    }
+  }
 }
 
 // One row's bad score is its own affair.
@@ -168,6 +191,14 @@ TEST_F(OpsExpertsTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(contains(refused([&] { PackedSet(expert.weight, 1 << 24); }), "bytes in one buffer"));
   EXPECT_TRUE(contains(refused([&] { route(upload({1.0f, 2.0f}, {1, 2}), 3, Weighting::kNormed); }), "k: got 3"));
   EXPECT_TRUE(contains(refused([&] { weighting_from_name("best"); }), "\"normed\""));
+  const Tensor six = upload(random.normals(6), {1, 6});
+  const auto biased = [&](std::int64_t k, const Ranking& ranking) {
+    return refused([&] { route_biased(six, k, Weighting::kSigmoid, ranking); });
+  };
+  EXPECT_TRUE(contains(biased(1, {{}, 4, 1}), "groups: got 4"));
+  EXPECT_TRUE(contains(biased(1, {{}, 3, 4}), "kept: got 4"));
+  EXPECT_TRUE(contains(biased(3, {{}, 3, 1}), "k: got 3, allowed 1 to the 2 experts of kept groups"));
+  EXPECT_TRUE(contains(biased(1, {upload({1.0f, 2.0f}, {2}), 1, 1}), "bias"));
   const Tensor x = upload(random.normals(88), {2, 44}), chosen = Tensor::zeros(device_ptr(), DType::kInt32, {3, 1});
   EXPECT_TRUE(contains(refused([&] { matmul_routed(x, weights, chosen); }), "chosen"));
   EXPECT_TRUE(contains(refused([&] { matmul_routed(x, PackedSet(), chosen); }), "an empty set"));

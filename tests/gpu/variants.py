@@ -139,7 +139,7 @@ def _small() -> list[Variant]:
         Variant("rows", ("LANES=512", "ROW_VW=4"), ("argmax",), 512),
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
-        Variant("experts", _LANES, ("route", "scale_rows", "weighted_sum"), 64),
+        Variant("experts", _LANES, ("route", "route_biased", "scale_rows", "weighted_sum"), 64),
         *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in _OPERATIONS],
         Variant("copy", ("FROM=0", "TO=1", *_ROW), ("cast",), 64),
         Variant("copy", ("FROM=1", "TO=0", *_ROW), ("cast", "embedding"), 64),

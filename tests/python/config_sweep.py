@@ -31,9 +31,9 @@ import torch
 import transformers
 
 import kvtrie as kv
-from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound, difference, note
-from hf_models import DELTA, EXPERTS, VOCAB
+from bounds import LOGITS_OF_SETTINGS, difference, note
 from rope_sweep import ropes
+from sweep_families import FAMILIES, Family
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -42,103 +42,6 @@ OUTCOMES = ("equal", "neutral", "refused", "fails", "wrong")
 ABSENT = object()  # in place of a value: the key is left out
 TOKENS = 40
 Raw = dict[str, Any]
-
-_SIZES: Raw = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-}
-_LINEAR: Raw = {
-    **DELTA,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
-}
-_EXPERTS: Raw = {**EXPERTS, "shared_expert_intermediate_size": 16}
-
-
-@dataclass(frozen=True)
-class Family:
-    """One of kvtrie's, as transformers has it. ``raw``: its configuration but for names."""
-
-    name: str  # model_type
-    config: str
-    architecture: str
-    raw: Raw
-
-    @property
-    def bound(self) -> Bound:
-        return LOGITS if self.name in ("llama", "qwen2", "qwen3") else LOGITS_OF_SETTINGS
-
-    @property
-    def file(self) -> Raw:
-        return {"architectures": [self.architecture], "model_type": self.name, **self.raw}
-
-
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family("llama", "LlamaConfig", "LlamaForCausalLM", {**_SIZES, "hidden_act": "silu", "mlp_bias": False}),
-        Family("qwen2", "Qwen2Config", "Qwen2ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
-        Family("qwen3", "Qwen3Config", "Qwen3ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
-        Family(
-            "gemma3_text",
-            "Gemma3TextConfig",
-            "Gemma3ForCausalLM",
-            {
-                **_SIZES,
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-                "sliding_window": 16,
-                "query_pre_attn_scalar": 8,
-                "hidden_activation": "gelu_pytorch_tanh",
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "default", "rope_theta": 500.0},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-                },
-            },
-        ),
-        Family(
-            "llama4_text",
-            "Llama4TextConfig",
-            "Llama4ForCausalLM",
-            {
-                **_SIZES,
-                "hidden_act": "silu",
-                "intermediate_size_mlp": 48,
-                "intermediate_size": 16,
-                "attention_chunk_size": 16,
-                "no_rope_layers": [1, 0, 1],
-                "moe_layers": [0, 2],
-                "num_local_experts": 4,
-                "num_experts_per_tok": 2,
-                "attn_temperature_tuning": True,
-                "floor_scale": 8,
-                "attn_scale": 0.5,
-                "use_qk_norm": True,
-            },
-        ),
-        Family(
-            "qwen3_next",
-            "Qwen3NextConfig",
-            "Qwen3NextForCausalLM",
-            {**_SIZES, **_LINEAR, **_EXPERTS, "hidden_act": "silu", "norm_topk_prob": True, "mlp_only_layers": [1]},
-        ),
-        Family("qwen3_5_text", "Qwen3_5TextConfig", "Qwen3_5ForCausalLM", {**_SIZES, **_LINEAR, "hidden_act": "silu"}),
-        Family(
-            "qwen3_5_moe_text",
-            "Qwen3_5MoeTextConfig",
-            "Qwen3_5MoeForCausalLM",
-            {**_SIZES, **_LINEAR, **_EXPERTS, "hidden_act": "silu"},
-        ),
-    )
-}
 
 
 # ---- the values of each key ------------------------------------------------------------------------------------------
@@ -235,6 +138,28 @@ SPECIAL: dict[str, list[Any]] = {
     "num_experts_per_tok": [1, 3],
     "attn_temperature_tuning": [False, 4],
     "query_pre_attn_scalar": [4, 100],
+    "embedding_multiplier": [1.0, 5.5],
+    "attention_multiplier": [1.0, 0.01],
+    "residual_multiplier": [1.0, 0.1],
+    "logits_scaling": [1.0, 13.0],
+    "attention_out_bias": [True, False],
+    "qkv_bias": [True, False],
+    "use_bias": [True, False],
+    "use_qk_norm": [True, False],
+    "n_routed_experts": [4, 12],
+    "n_shared_experts": [1, 2],
+    "n_group": [1, 4],
+    "topk_group": [1, 2],
+    "first_k_dense_replace": [0, 2],
+    "routed_scaling_factor": [1.0, 2.5],
+    "rotary_dim": [4, 8],
+    "moe_k": [1, 3],
+    "moe_num_experts": [2, 5],
+    "moe_num_shared_experts": [0, 1],
+    "moe_layer_start_index": [0, 2],
+    "moe_layer_end_index": [1, -1],
+    "moe_layer_interval": [2],
+    "moe_norm_min": [1e-12, 0.9],
     "linear_conv_kernel_dim": [2, 3],
     "linear_key_head_dim": [4, 16],
     "linear_value_head_dim": [4, 16],
@@ -325,6 +250,12 @@ def fields_of(family: Family) -> dict[str, Any]:
     return {each.name: each.default for each in fields(kind) if not each.name.startswith("_")}
 
 
+def _aliases(family: Family) -> list[str]:
+    """Other names of its fields, which a file may have as well."""
+    names: dict[str, str] = getattr(transformers, family.config).attribute_map
+    return [name for pair in names.items() for name in pair if name in SPECIAL]
+
+
 def _values(key: str, value: object) -> list[Any]:
     """``value``: what the base has, or the class's default."""
     if key in SPECIAL:
@@ -354,7 +285,7 @@ class Case:
 
 def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
     """One key changed in each; of RoPE, whose keys are merged, also ``more_ropes`` changes of several at random."""
-    own = {**dict.fromkeys(_OTHERS), **fields_of(family), **family.raw}
+    own = {**dict.fromkeys((*_OTHERS, *_aliases(family))), **fields_of(family), **family.raw}
     cases = []
     for key, value in own.items():
         values = _values(key, value)
@@ -364,7 +295,7 @@ def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
         if key in _ALONE:
             cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
-    by_kind = family.name == "gemma3_text"
+    by_kind = family.name in ("gemma3_text", "olmo3")
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]
     return cases
 
@@ -393,6 +324,10 @@ def randomise(model: Any) -> None:
                 deviation = 0.5
             values = random.standard_normal(tuple(parameter.shape), np.float32) * deviation
             parameter.copy_(torch.from_numpy(np.abs(values) if name.endswith("A_log") else values))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                random = np.random.default_rng(zlib.crc32(name.encode()))
+                buffer.copy_(torch.from_numpy(random.standard_normal(tuple(buffer.shape), np.float32) * 0.25))
 
 
 def tokens() -> Any:

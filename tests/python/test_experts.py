@@ -44,6 +44,40 @@ def test_routes_are_the_largest_scores_and_the_lower_index_on_a_tie(weighting: s
         close(factors, expected[1], SMALL_SUMS)
 
 
+def shares_of(scores: Any, weighting: str) -> Any:
+    """In float64: sigmoids, or parts of the softmax."""
+    exact = scores.astype(np.float64)
+    if weighting.startswith("sigmoid"):
+        return 1 / (1 + np.exp(-exact))
+    powers = np.exp(exact - exact.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def ranked_routes_of(scores: Any, k: int, weighting: str, bias: Any, groups: int, kept: int) -> tuple[Any, Any]:
+    """The k best by share and bias, of the groups whose two best add up to most; factors of shares alone."""
+    shares = shares_of(scores, weighting)
+    ranks = (shares + bias).reshape(len(scores), groups, -1)
+    if kept < groups:
+        sums = np.sort(ranks, axis=2)[:, :, -2:].sum(axis=2)
+        dropped = np.argsort(-sums, axis=1, kind="stable")[:, kept:]
+        np.put_along_axis(ranks, dropped[:, :, None], -np.inf, axis=1)
+    chosen = np.argsort(-ranks.reshape(scores.shape), axis=1, kind="stable")[:, :k]
+    factors = np.take_along_axis(shares, chosen, axis=1)
+    return chosen, factors / factors.sum(axis=1, keepdims=True) if weighting.endswith("normed") else factors
+
+
+@pytest.mark.parametrize("weighting", ["sigmoid", "softmax", "normed", "sigmoid_normed"])
+def test_a_bias_and_groups_choose_and_leave_factors_alone(weighting: str) -> None:
+    print(f"seed {SEED}")
+    random = np.random.default_rng(SEED)
+    for rows, experts, k, groups, kept in ((1, 4, 2, 1, 1), (9, 24, 5, 4, 2), (3, 64, 8, 8, 8)):
+        scores, bias = normal(random, rows, experts), normal(random, experts) / 2
+        chosen, factors = kv.ops.route(scores, k, weighting, bias, groups, kept)
+        expected = ranked_routes_of(scores, k, weighting, bias, groups, kept)
+        assert np.array_equal(np.asarray(chosen), expected[0])
+        close(factors, expected[1], SMALL_SUMS)
+
+
 def test_scaled_rows_and_their_sums() -> None:
     random = np.random.default_rng(SEED)
     x, many, factors = normal(random, 3, 37), normal(random, 3, 2, 37), normal(random, 3, 2)

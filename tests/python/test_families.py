@@ -16,7 +16,7 @@ FILE = '''
 from kvtrie.models.attention import AttentionPlan
 from kvtrie.models.base import Model
 from kvtrie.models.config import parse_config
-from kvtrie.models.decoder import LayerPlan, MlpPlan
+from kvtrie.models.decoder import SANDWICH, LayerPlan, MlpPlan
 
 
 class Sandwich(Model):
@@ -31,7 +31,8 @@ class Sandwich(Model):
 
     @classmethod
     def layer_plan(cls, config, index):
-        return LayerPlan(AttentionPlan(norms=True, gated=index == 1), MlpPlan(config.intermediate_size), sandwich=True)
+        mixer = AttentionPlan(norms=True, gated=index == 1)
+        return LayerPlan(mixer, MlpPlan(config.intermediate_size), SANDWICH)
 '''
 RAW = {
     "architectures": ["SandwichForCausalLM"],

@@ -247,17 +247,25 @@ def _family(raw: Raw, where: str) -> type[Model]:
     model_type = raw.get("model_type")
     for name in named:
         if name in _ARCHITECTURES:
-            _check_type(_ARCHITECTURES[name], model_type, name, where)
-            return _ARCHITECTURES[name]
+            family = _of_text(raw, name)
+            _check_type(family, model_type, name, where)
+            return family
     if not named and isinstance(model_type, str) and model_type in _FAMILIES:
         return _FAMILIES[model_type]
     got = ", ".join(named) or f"model_type {model_type!r}"
     raise NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
 
 
+def _of_text(raw: Raw, name: str) -> type[Model]:
+    """The family of an architecture; where several have it, the one that its text model names."""
+    text = raw.get("text_config")
+    named = _FAMILIES.get(str(text.get("model_type"))) if isinstance(text, Mapping) else None
+    return named if named is not None and name in named.architectures else _ARCHITECTURES[name]
+
+
 def _check_type(family: type[Model], model_type: object, name: str, where: str) -> None:
     """transformers goes by the type, and its model of that type may be another."""
-    allowed = (family.family, family.family.removesuffix("_text"))
+    allowed = (family.family, family.family.removesuffix("_text"), *filter(None, [family.outer]))
     if model_type is not None and model_type not in allowed:
         names = ", ".join(dict.fromkeys(allowed))
         raise NotSupported(

@@ -51,7 +51,8 @@ def _settle_rope(family: type[Model], text: Raw, key: str, where: str) -> Accoun
     if not by_kind and any(isinstance(each, Mapping) for each in value.values()):
         return {}  # refused where it is read
     if not by_kind:
-        return {f"config.json: {key}": settle(value, rope_settings(rope_type_of(value)), f"{where}: {key}")}
+        own = {**rope_settings(family.rope_type(value)), **family.own_rope}
+        return {f"config.json: {key}": settle(value, own, f"{where}: {key}")}
     if not {FULL, SLIDING} & value.keys():
         return {}  # refused where it is read
     account = {f"config.json: {key}": settle(value, ROPES_BY_KIND, f"{where}: {key}")}

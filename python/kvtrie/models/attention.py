@@ -7,6 +7,7 @@ Where nothing stands between projection, norm, rotation and attention it is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,23 @@ from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
 from .linear import Linear, beside
 from .step_inputs import Positions, Rope, Rows, StepLike
+from .weights import Array
 
 _PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
+
+
+class Temperature(NamedTuple):
+    """q times 1 + scale * log(1 + floor((position + first) / every)); ``every`` and ``first`` in tokens."""
+
+    scale: float
+    every: float
+    first: int = 1
+
+    def factors(self, positions: Array) -> Array:
+        """Of each of ``positions`` [rows], in float64."""
+        places = positions.astype(np.float64) + self.first
+        factors: Array = 1 + self.scale * np.log1p(np.floor(places / self.every))
+        return factors
 
 
 @dataclass(frozen=True)
@@ -25,23 +41,26 @@ class AttentionPlan:
     """What an attention has; it rotates as its layer's group does (``Model.attention_groups``).
 
     ``bias``: of q, k and v; ``out_bias``: of the last projection. ``norms``: an RMS norm over each head of q and k
-    before they are rotated. ``unit``: heads brought to mean square 1 after that, where they are rotated at all.
-    ``gated``: what comes out is multiplied by the sigmoid of a gate, whose weights stand beside those of q, head by
-    head. ``scale``: None for 1 / sqrt(head_dim). ``temperature``: (attn_scale, floor_scale in tokens), q times
-    1 + attn_scale * log(1 + floor((position + 1) / floor_scale)).
+    before they are rotated; ``late``: after that; ``wide``: over all heads of q at once, and all of k, before it.
+    ``norm_names``: of the tensors of q and k. ``unit``: heads brought to mean square 1 after that, where they are
+    rotated at all. ``gated``: what comes out is multiplied by the sigmoid of a gate, whose weights stand beside those
+    of q, head by head. ``scale``: None for 1 / sqrt(head_dim). ``temperature``: what q is multiplied by, more with the
+    position.
     """
 
     bias: bool = False
     out_bias: bool = False
     norms: bool = False
+    late: bool = False
+    wide: bool = False
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")
     unit: bool = False
     gated: bool = False
     scale: float | None = None
-    temperature: tuple[float, float] | None = None
+    temperature: Temperature | None = None
 
     def shapes(self, config: ModelConfig) -> Shapes:
-        hidden, q = config.hidden_size, config.num_attention_heads * config.head_dim
-        kv_width = config.num_key_value_heads * config.head_dim
+        hidden, (q, kv_width, _) = config.hidden_size, self.widths(config)
         shapes: Shapes = {
             "self_attn.q_proj.weight": (2 * q if self.gated else q, hidden),
             "self_attn.k_proj.weight": (kv_width, hidden),
@@ -49,15 +68,27 @@ class AttentionPlan:
             "self_attn.o_proj.weight": (hidden, q),
         }
         if self.norms:
-            shapes.update({f"self_attn.{name}_norm.weight": (config.head_dim,) for name in ("q", "k")})
+            widths = (q, kv_width) if self.wide else (config.head_dim, config.head_dim)
+            shapes.update({f"self_attn.{name}.weight": (width,) for name, width in zip(self.norm_names, widths)})
         shapes.update(biases(shapes, _PROJECTIONS, self.bias))
         return {**shapes, **biases(shapes, ("self_attn.o_proj",), self.out_bias)}
 
     def build(self, site: Site) -> Mixer:
-        if self.unit or self.temperature is not None:
-            assert not self.gated, "no family has both"
+        if self.unit or self.late or self.temperature is not None:
+            assert not self.gated and not self.wide, "no family has both"
             return SteppedAttention(self, site)
         return FusedAttention(self, site)
+
+    @staticmethod
+    def widths(config: ModelConfig) -> list[int]:
+        """Of q, k and v, all heads of each."""
+        heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+        return [count * config.head_dim for count in heads]
+
+    def norm_weights(self, site: Site) -> tuple[Tensor | None, Tensor | None]:
+        """Of q and of k."""
+        q, k = (f"{site.prefix}.self_attn.{name}.weight" for name in self.norm_names)
+        return site.weights.optional_vector(q, self.norms), site.weights.optional_vector(k, self.norms)
 
 
 class FusedAttention:
@@ -76,18 +107,29 @@ class FusedAttention:
         else:
             self.qkv = weights.joined(names, plan.bias)
         self.o: Linear = weights.linear(f"{prefix}.o_proj", plan.out_bias)
-        self.q_norm: Tensor | None = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
-        self.k_norm: Tensor | None = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        norms = plan.norm_weights(site)
+        self._wide: tuple[Tensor | None, Tensor | None] | None = norms if plan.wide else None
+        self._of_heads: tuple[Tensor | None, Tensor | None] = (None, None) if plan.wide else norms
+        self._widths: list[int] = plan.widths(site.config)
         self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
         self._table = None if site.rope is None else site.rope.table
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
-        a = step.attend_qkv(self.index, self.qkv(h), self._table, self.q_norm, self.k_norm, *self._rest)
+        qkv = self.qkv(h) if self._wide is None else self._normed(self.qkv(h), self._wide)
+        q_norm, k_norm = self._of_heads
+        a = step.attend_qkv(self.index, qkv, self._table, q_norm, k_norm, *self._rest)
         if take is not None:
             a = take.take(a)
             h = h if self.gate is None else take.take(h)
             x = None if x is None else take.take(x)
         return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
+
+    def _normed(self, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]) -> Tensor:
+        """qkv [rows, all widths] with q and k normed, each over all of its heads."""
+        q, k, v = ops.split(qkv, self._widths)
+        eps, offset, _ = self._rest
+        parts = [part if norm is None else ops.rms_norm(part, norm, eps, offset) for part, norm in zip((q, k), norms)]
+        return ops.concat([*parts, v], axis=1)
 
 
 class SteppedAttention:
@@ -99,14 +141,14 @@ class SteppedAttention:
         self.index: int = site.index
         self.rope: Rope | None = site.rope
         self.norm_offset: float = site.norm_offset
-        self.temperature: tuple[float, float] | None = plan.temperature
+        self.temperature: Temperature | None = plan.temperature
+        self.late: bool = plan.late
         self.scale: float | None = plan.scale
         self.q: Linear = weights.linear(f"{prefix}.q_proj", plan.bias)
         self.k: Linear = weights.linear(f"{prefix}.k_proj", plan.bias)
         self.v: Linear = weights.linear(f"{prefix}.v_proj", plan.bias)
         self.o: Linear = weights.linear(f"{prefix}.o_proj", plan.out_bias)
-        self.q_norm: Tensor | None = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
-        self.k_norm: Tensor | None = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        self.q_norm, self.k_norm = plan.norm_weights(site)
         unit = plan.unit and site.rope is not None
         self.ones: Tensor | None = weights.constant(np.ones(config.head_dim)) if unit else None
 
@@ -125,17 +167,17 @@ class SteppedAttention:
     def _placed(self, heads: Tensor, norm: Tensor | None, positions: Positions) -> Tensor:
         """Normed, rotated, brought to mean square 1; a rotation keeps that, so a shift may rotate what is stored."""
         eps = self.config.rms_norm_eps
-        if norm is not None:
+        if norm is not None and not self.late:
             heads = ops.rms_norm(heads, norm, eps, self.norm_offset)
         if self.rope is not None:
             heads = self.rope(heads, positions)
+        if norm is not None and self.late:
+            heads = ops.rms_norm(heads, norm, eps, self.norm_offset)
         return heads if self.ones is None else ops.rms_norm(heads, self.ones, eps)
 
     def _tuned(self, q: Tensor, step: StepLike) -> Tensor:
         """q [rows, heads * head_dim] with the plan's temperature."""
         if self.temperature is None:
             return q
-        attn_scale, floor_scale = self.temperature
-        places = np.asarray(step.positions, np.float64) + 1
-        factors = 1 + attn_scale * np.log1p(np.floor(places / floor_scale))
+        factors = self.temperature.factors(np.asarray(step.positions))
         return ops.scale_rows(q, factors.astype(np.float32)[:, None]).reshape(*q.shape)

@@ -31,6 +31,7 @@ from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .reader import Raw
 from .rope_arguments import RopeArguments
+from .rope_config import rope_type_of
 from .settings import Account, Settings
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
@@ -65,10 +66,13 @@ class Model(Whole):
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
     architectures: ClassVar[tuple[str, ...]] = ()  # what it is called there under that name
+    outer: ClassVar[str] = ""  # ``model_type`` of a model around it, whose ``text_config`` has its own
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
+    own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
+    shifts: ClassVar[bool] = True  # whether stored keys can be rotated on, which norms behind a rotation do not allow
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig
@@ -127,6 +131,11 @@ class Model(Whole):
         self._warm_lock = make_lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
+
+    @classmethod
+    def rope_type(cls, parameters: Raw) -> object:
+        """What ``parameters`` of RoPE are of, by the name that rope_config.py has for it."""
+        return rope_type_of(parameters)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
@@ -238,7 +247,9 @@ class Model(Whole):
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
         for group in self.attention_groups(config):
-            own: dict[str, Any] = {"rope": NO_ROTATION if group.rope is None else group.rope, **group.sees}
+            own: dict[str, Any] = {**group.sees}
+            if self.shifts:
+                own["rope"] = NO_ROTATION if group.rope is None else group.rope
             if memory is not None and "window" in group.sees:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity

@@ -108,7 +108,8 @@ OUTER: Settings = {
     **AROUND,
     "text_config": read("the text model's configuration"),
     **_all(
-        "vision_config audio_config *_token_id *_token_index mm_tokens_per_image language_model_only",
+        "vision_config audio_config *_token_id *_token_index mm_tokens_per_image language_model_only "
+        "projector_hidden_act vision_feature_layer multimodal_projector_bias spatial_merge_size",
         "images and sound are not computed; of text the model is the same",
     ),
 }
@@ -146,6 +147,13 @@ WINDOWLESS: Settings = {
     "sliding_window": refused("every layer sees all tokens before its own"),
     "attention_chunk_size": refused("every layer sees all tokens before its own"),
 }
+# Of a family whose layers see ``sliding_window`` tokens, whenever that is a number.
+WINDOW: Settings = {
+    **_all("use_sliding_window max_window_layers", "sliding_window alone says it"),
+    "sliding_window": read("tokens that a sliding layer sees, its own among them; null: it sees everything"),
+    "attention_chunk_size": WINDOWLESS["attention_chunk_size"],
+}
+NO_CHUNKS: Settings = {"attention_chunk_size": WINDOWLESS["attention_chunk_size"]}
 _SWITCHED = "of windows, which use_sliding_window switches on"
 # Of a family whose windows are switched on by ``use_sliding_window``, and are not computed.
 SWITCHED_WINDOWS: Settings = {

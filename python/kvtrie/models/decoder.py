@@ -10,7 +10,9 @@ Threads: plans and layers are read-only once built. Activations are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from .. import ops
 from .._core import Tensor
@@ -73,18 +75,35 @@ class MlpPart(Protocol):
     def build(self, site: Site) -> MlpLayer: ...
 
 
+class NormNames(NamedTuple):
+    """The norms of a layer by their tensors' names: before the mixer, on what it gives, the same of the MLP. None:
+    there is none in that place."""
+
+    mixer_in: str | None
+    mixer_out: str | None
+    mlp_in: str | None
+    mlp_out: str | None
+
+
+BEFORE = NormNames("input_layernorm", None, "post_attention_layernorm", None)
+BEHIND = NormNames(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+SANDWICH = NormNames(
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)
+
+
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one layer has. ``sandwich``: what mixer and MLP give is normed, too, before it is added."""
+    """What one layer has. ``residual``: what mixer and MLP give is multiplied by it before it is added."""
 
     mixer: MixerPlan
     mlp: MlpPart
-    sandwich: bool = False
+    norms: NormNames = BEFORE
+    residual: float = 1.0
 
     def shapes(self, config: ModelConfig) -> Shapes:
         """Every tensor of the layer, named below ``model.layers.N.``."""
-        names = ["input", "post_attention", *(("pre_feedforward", "post_feedforward") if self.sandwich else ())]
-        norms = {f"{name}_layernorm.weight": (config.hidden_size,) for name in names}
+        norms = {f"{name}.weight": (config.hidden_size,) for name in self.norms if name is not None}
         return {**norms, **self.mixer.shapes(config), **self.mlp.shapes(config)}
 
 
@@ -92,24 +111,38 @@ class DecoderLayer:
     """One layer; activations [rows, hidden]."""
 
     def __init__(self, plan: LayerPlan, site: Site) -> None:
-        def norm(name: str) -> Norm:
-            weight = site.weights.vector(f"{site.prefix}.{name}_layernorm.weight")
+        def norm(name: str | None) -> Norm | None:
+            if name is None:
+                return None
+            weight = site.weights.vector(f"{site.prefix}.{name}.weight")
             return Norm(weight, site.config.rms_norm_eps, site.norm_offset)
 
-        self.input_norm: Norm = norm("input")
+        self.input_norm: Norm | None = norm(plan.norms.mixer_in)
         self.mixer: Mixer = plan.mixer.build(site)
-        self.mixed_norm: Norm | None = norm("post_attention") if plan.sandwich else None
-        self.mlp_norm: Norm = norm("pre_feedforward" if plan.sandwich else "post_attention")
+        self.mixed_norm: Norm | None = norm(plan.norms.mixer_out)
+        self.mlp_norm: Norm | None = norm(plan.norms.mlp_in)
         self.mlp: MlpLayer = plan.mlp.build(site)
-        self.out_norm: Norm | None = norm("post_feedforward") if plan.sandwich else None
+        self.out_norm: Norm | None = norm(plan.norms.mlp_out)
+        width = site.config.hidden_size
+        self.residual: Tensor | None = (
+            None if plan.residual == 1.0 else site.weights.constant(np.full(width, plan.residual))
+        )
 
     def __call__(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
-        if self.mixed_norm is None or self.out_norm is None:
-            x = self.mixer(step, self.input_norm(x), positions, take, x)
-            return self.mlp(self.mlp_norm(x), x)
-        mixed = self.mixer(step, self.input_norm(x), positions, take, None)
-        x = ops.add(x if take is None else take.take(x), self.mixed_norm(mixed))
-        return ops.add(x, self.out_norm(self.mlp(self.mlp_norm(x))))
+        h = x if self.input_norm is None else self.input_norm(x)
+        if self.mixed_norm is None and self.residual is None:
+            x = self.mixer(step, h, positions, take, x)
+        else:
+            mixed = self.mixer(step, h, positions, take, None)
+            x = self._added(x if take is None else take.take(x), mixed, self.mixed_norm)
+        h = x if self.mlp_norm is None else self.mlp_norm(x)
+        if self.out_norm is None and self.residual is None:
+            return self.mlp(h, x)
+        return self._added(x, self.mlp(h), self.out_norm)
+
+    def _added(self, x: Tensor, part: Tensor, norm: Norm | None) -> Tensor:
+        part = part if norm is None else norm(part)
+        return ops.add(x, part if self.residual is None else ops.mul(part, self.residual))
 
 
 class Norm:

@@ -14,6 +14,7 @@ from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
+from .experts_config import ExpertsConfig
 from .linear import Linear
 from .step_inputs import Positions, Rows, StepLike
 from .weights import Array
@@ -22,8 +23,8 @@ _L2_EPS = 1e-6  # of the norms of q and k before the delta rule
 
 
 @dataclass(frozen=True)
-class HybridConfig(ModelConfig):
-    """``rotary_dims``: rotated numbers of each head. ``expert_layers``: those with experts instead of one MLP."""
+class HybridConfig(ExpertsConfig):
+    """``rotary_dims``: rotated numbers of each head."""
 
     layer_types: tuple[str, ...] = ()
     rotary_dims: int = 0
@@ -32,12 +33,6 @@ class HybridConfig(ModelConfig):
     linear_value_head_dim: int = 128
     linear_num_key_heads: int = 16
     linear_num_value_heads: int = 32
-    expert_layers: tuple[int, ...] = ()
-    num_experts: int = 0
-    num_experts_per_tok: int = 0
-    norm_topk_prob: bool = True
-    moe_intermediate_size: int = 0
-    shared_expert_intermediate_size: int = 0
 
     @property
     def key_width(self) -> int:

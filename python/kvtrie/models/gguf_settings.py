@@ -258,12 +258,12 @@ HYBRID: Settings = {
 SECTIONS: Settings = {
     ".rope.dimension_sections": read("allowed if each rotated pair belongs to an axis that a text has"),
 }
-EXPERTS: Settings = {
+ROUTED: Settings = {
     ".expert_count": read("allowed if it is the experts of the tensors"),
     ".expert_used_count": read("experts that a row goes to"),
-    ".expert_feed_forward_length": read("width of an expert, and of the shared one"),
-    ".expert_shared_feed_forward_length": read("width of an expert, and of the shared one"),
-    ".expert_shared_count": neutral("there is one", 0, 1),
+    ".expert_feed_forward_length": read("width of an expert"),
+    ".expert_shared_feed_forward_length": _off("no expert is shared"),
+    ".expert_shared_count": _off("no expert is shared"),
     ".expert_weights_norm": neutral("weights are normalised", True),
     ".expert_weights_scale": neutral("weights are not scaled", 0.0, 1.0),
     ".expert_gating_func": neutral("softmax", 0, 1),
@@ -278,6 +278,16 @@ EXPERTS: Settings = {
     ".interleave_moe_layer_step": neutral("the tensors say which layers have experts", 0, 1),
     ".leading_dense_block_count": _off("the tensors say which layers have experts"),
 }
+EXPERTS: Settings = {
+    **ROUTED,
+    ".expert_shared_feed_forward_length": read("width of the shared expert"),
+    ".expert_shared_count": neutral("there is one", 0, 1),
+}
+ROUTED_WITHOUT_WIDTH: Settings = {
+    **ROUTED,
+    ".expert_feed_forward_length": _off("an expert is as wide as feed_forward_length says"),
+}
+NOT_NORMED: Settings = {".expert_weights_norm": neutral("weights are not normalised", False)}
 
 
 def architecture_settings(form: GgufForm) -> Settings:

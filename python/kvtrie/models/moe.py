@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,30 +37,54 @@ from .weights import Array, WeightSource
 ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replayed step may have
 
 
+class Ranking(NamedTuple):
+    """The best are those whose share and bias add up to most, see ``kv.ops.route``. ``bias``: the name of its tensor,
+    of ``shape``. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied by it.
+    """
+
+    bias: str
+    shape: tuple[int, ...]
+    groups: int = 1
+    kept: int = 1
+    scale: float = 1.0
+
+
 @dataclass(frozen=True)
 class ExpertsPlan:
-    """Routed experts, ``k`` of them for each row, and one that every row goes through.
+    """Routed experts, ``k`` of them for each row, and maybe one that every row goes through.
 
-    ``inner`` and ``shared_inner``: their widths. ``scores``: "sigmoid", an expert's input is multiplied by that of its
-    score; "softmax", its output is by its share of all; "normed", by its share among the k. ``shared_gate``: whether
-    the shared expert is weighted by the sigmoid of a gate. ``router``: the name of its tensor.
+    ``inner`` and ``shared_inner``: their widths; 0: no expert is shared. ``scores``: "sigmoid", an expert's input is
+    multiplied by that of its score, with a ``ranking`` its output; "softmax", its output is by its share of all;
+    "normed", by its share among the k; "sigmoid_normed", by its sigmoid's share of theirs. ``shared_gate``: whether the
+    shared expert is weighted by the sigmoid of a gate. ``router`` and ``shared``: the names of their tensors.
+    ``ranking``: how the k are chosen, if not by their scores alone.
     """
 
     experts: int
     k: int
     inner: int
-    shared_inner: int
     scores: str
-    shared_gate: bool
-    router: str
+    shared_inner: int = 0
+    shared_gate: bool = False
+    router: str = "gate"
+    shared: str = "shared_expert"
     prefix: str = "mlp"
+    ranking: Ranking | None = None
+
+    @property
+    def scales_input(self) -> bool:
+        """Whether factors multiply what goes into experts, not what comes out."""
+        return self.scores == "sigmoid" and self.ranking is None
 
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, prefix = config.hidden_size, self.prefix
         shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
+        if self.ranking is not None:
+            shapes[f"{prefix}.{self.ranking.bias}"] = self.ranking.shape
         if self.shared_gate:
-            shapes[f"{prefix}.shared_expert_gate.weight"] = (1, hidden)
-        shapes.update(mlp_shapes(f"{prefix}.shared_expert", hidden, self.shared_inner))
+            shapes[f"{prefix}.{self.shared}_gate.weight"] = (1, hidden)
+        if self.shared_inner:
+            shapes.update(mlp_shapes(f"{prefix}.{self.shared}", hidden, self.shared_inner))
         return {**shapes, **self.routed_shapes(config, f"{prefix}.experts")}
 
     def routed_shapes(self, config: ModelConfig, prefix: str) -> Shapes:
@@ -93,20 +118,42 @@ class SparseMlp:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
         self.router: Linear = weights.linear(f"{prefix}.{plan.router}", quantise=False)
-        self.experts: Experts = Experts(
-            weights, f"{prefix}.experts", plan.experts, scales_input=plan.scores == "sigmoid"
-        )
-        self.shared: GatedMlp = GatedMlp(weights, f"{prefix}.shared_expert")
-        gate = f"{prefix}.shared_expert_gate"
+        self.experts: Experts = Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
+        self.bias: Tensor | None = None
+        self.scale: Tensor | None = None
+        if plan.ranking is not None:
+            self.bias = weights.vector(f"{prefix}.{plan.ranking.bias}", lambda values: values.reshape(-1))
+            if plan.ranking.scale != 1.0:
+                self.scale = weights.constant(np.full(plan.k, plan.ranking.scale))
+        shared = f"{prefix}.{plan.shared}"
+        self.shared: GatedMlp | None = GatedMlp(weights, shared) if plan.shared_inner else None
+        gate = f"{shared}_gate"
         self.shared_gate: Linear | None = weights.linear(gate, quantise=False) if plan.shared_gate else None
 
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
-        shared = self.shared(h)
-        if self.shared_gate is not None:
-            shared = ops.scale_rows(shared, ops.sigmoid(self.shared_gate(h))).reshape(*shared.shape)
-        chosen, factors = ops.route(self.router(h), self.plan.k, self.plan.scores)
-        y = ops.add(self.experts(h, chosen, factors), shared)
+        shared = self._shared(h)
+        chosen, factors = self._routes(h)
+        y = self.experts(h, chosen, factors)
+        if shared is not None:
+            y = ops.add(y, shared)
         return y if x is None else ops.add(x, y)
+
+    def _routes(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """(chosen int32, factors float32), [rows, k] each."""
+        plan, scores = self.plan, self.router(h)
+        if plan.ranking is None:
+            return ops.route(scores, plan.k, plan.scores)
+        chosen, factors = ops.route(scores, plan.k, plan.scores, self.bias, plan.ranking.groups, plan.ranking.kept)
+        return chosen, factors if self.scale is None else ops.mul(factors, self.scale)
+
+    def _shared(self, h: Tensor) -> Tensor | None:
+        """What every row gets; None where no expert is shared."""
+        if self.shared is None:
+            return None
+        y = self.shared(h)
+        if self.shared_gate is None:
+            return y
+        return ops.scale_rows(y, ops.sigmoid(self.shared_gate(h))).reshape(*y.shape)
 
 
 class Experts:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from typing import cast
 
 from ..errors import FormatError
 
 Raw = Mapping[str, object]  # a parsed config.json or generation_config.json, of which nothing is known yet
 _MOST_LAYERS = 10_000
+
+
+def changed(raw: Raw, changes: Raw) -> Raw:
+    """``raw`` with other values of some keys."""
+    return cast(Raw, ChainMap(dict(changes), cast("MutableMapping[str, object]", raw)))
 
 
 class Reader:

@@ -94,17 +94,20 @@ def whole_heads(rope: RopeFields, where: str) -> RopeFields:
     return rope
 
 
-def ropes_of_kinds(raw: Raw, where: str, thetas: Mapping[str, float], max_positions: int) -> dict[str, RopeFields]:
+def ropes_of_kinds(
+    raw: Raw, where: str, thetas: Mapping[str, float], max_positions: int, local: str | None = "rope_local_base_freq"
+) -> dict[str, RopeFields]:
     """RoPE by kind of layer, ``FULL`` and ``SLIDING``, as ``Gemma3TextConfig`` merges it.
 
     ``rope_parameters`` has a dictionary for each; ``rope_scaling`` is laid over that of full layers. ``rope_theta`` at
-    the top is for full layers, ``rope_local_base_freq`` for sliding ones; ``thetas``: where neither says it.
+    the top is for full layers, ``local``, if there is such a key, for sliding ones; ``thetas``: where neither says it.
     """
     kinds = _dictionaries_of_kinds(raw, where)
-    tops = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
+    tops = {FULL: "rope_theta", SLIDING: local}
     ropes = {}
     for kind, parameters in kinds.items():
-        theta = Reader(raw, where).number(tops[kind], thetas[kind])
+        top = tops[kind]
+        theta = thetas[kind] if top is None else Reader(raw, where).number(top, thetas[kind])
         inside = f"{where}: rope_parameters, rope_scaling: {kind}"
         rope = _fields(parameters, {}, inside, Defaults(theta, _max_positions(raw, where, max_positions)))
         _refuse_of_kinds(kind, rope, where)
@@ -256,6 +259,8 @@ def rope_settings(kind: object) -> Settings:
         **{key: read(what) if key in own else neutral(_other(key)) for key, what in _WHAT.items()},
         "mrope_section": neutral("of text all three axes of positions are equal"),
         "mrope_interleaved": neutral("of text all three axes of positions are equal"),
+        "max_position_embeddings": neutral("that of the configuration holds"),
+        "llama_4_scaling_beta": neutral("read in Ministral 3 only"),
     }
 
 

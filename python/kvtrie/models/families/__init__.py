@@ -21,5 +21,5 @@ def _found() -> list[type[Model]]:
 
 FAMILIES: dict[str, type[Model]] = {family.family: family for family in _found()}  # by model_type
 ARCHITECTURES: dict[str, type[Model]] = {
-    name: family for family in FAMILIES.values() for name in family.architectures
-}  # by what config.json calls the class
+    name: family for family in reversed(FAMILIES.values()) for name in family.architectures
+}  # by what config.json calls the class; the first that has it, where several do

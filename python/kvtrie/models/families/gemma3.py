@@ -20,7 +20,7 @@ from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..common_settings import COMMON, not_read
 from ..config import ModelConfig, check, common_fields, layer_kinds, refuse_activation, refuse_quantised, text_part
-from ..decoder import LayerPlan, MlpPlan
+from ..decoder import SANDWICH, LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments, Scaling
@@ -159,7 +159,7 @@ class Gemma3(Model):
         assert isinstance(config, Gemma3Config)
         bias, scale = config.attention_bias, config.query_pre_attn_scalar**-0.5
         mixer = AttentionPlan(bias, bias, norms=True, scale=scale)
-        return LayerPlan(mixer, MlpPlan(config.intermediate_size, "gelu"), sandwich=True)
+        return LayerPlan(mixer, MlpPlan(config.intermediate_size, "gelu"), norms=SANDWICH)
 
     def build_rest(self, weights: WeightTable) -> None:
         width = self.config.hidden_size

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import FormatError
-from ..attention import AttentionPlan
+from ..attention import AttentionPlan, Temperature
 from ..base import AttentionGroup, Model
 from ..common_settings import CHOSEN, COMMON, SIZE, not_read
 from ..config import (
@@ -106,9 +106,8 @@ class Llama4(Model):
     def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
         assert isinstance(config, Llama4Config)
         rotates, bias = index in config.rope_layers, config.attention_bias
-        mixer = AttentionPlan(
-            bias, bias, unit=rotates and config.use_qk_norm, temperature=None if rotates else config.temperature
-        )
+        tuned = None if rotates or config.temperature is None else Temperature(*config.temperature)
+        mixer = AttentionPlan(bias, bias, unit=rotates and config.use_qk_norm, temperature=tuned)
         if index in config.expert_layers:
             return LayerPlan(mixer, _experts(config))
         return LayerPlan(mixer, MlpPlan(config.intermediate_size_mlp, prefix="feed_forward"))
@@ -182,9 +181,8 @@ def _experts(c: Llama4Config) -> ExpertsPlan:
         c.num_local_experts,
         c.num_experts_per_tok,
         c.intermediate_size,
-        c.intermediate_size,
         scores="sigmoid",
-        shared_gate=False,
+        shared_inner=c.intermediate_size,
         router="router",
         prefix="feed_forward",
     )

@@ -7,15 +7,16 @@ Text has one position for each token, so the three axes of its multimodal RoPE a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import gguf_settings
 from ..common_settings import not_read
+from ..experts_config import Fields
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..settings import Settings
 from ..stored import FURTHER, IMAGES
-from .qwen3_next import EXPERTS, GGUF_LEAVES, HYBRID, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
+from .qwen3_next import EXPERTS, GGUF_LEAVES, HYBRID, Qwen3Next, expert_sizes, hybrid_from_gguf, sparse_from_gguf
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -30,7 +31,7 @@ def _dense_from_gguf(d: Description) -> dict[str, object]:
 
 def _experts_from_gguf(d: Description) -> dict[str, object]:
     _check_sections(d)
-    return experts_from_gguf(d)
+    return sparse_from_gguf(d)
 
 
 def _check_sections(d: Description) -> None:
@@ -62,7 +63,7 @@ class Qwen35(Qwen3Next):
     fused_projections = False
 
     @classmethod
-    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:  # noqa: ARG003 (it has none)
+    def expert_fields(cls, raw: Raw, where: str) -> Fields:  # noqa: ARG003 (it has none)
         return {}
 
 
@@ -76,7 +77,7 @@ class Qwen35Moe(Qwen3Next):
     fused_projections = False
 
     @classmethod
-    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:
+    def expert_fields(cls, raw: Raw, where: str) -> Fields:
         reader = Reader(raw, where)
         sizes = expert_sizes(reader, reader.within("num_experts", 1, 2**20, 256), 8)
         return {**sizes, "norm_topk_prob": True, "expert_layers": tuple(range(reader.layers()))}

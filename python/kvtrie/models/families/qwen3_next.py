@@ -27,6 +27,15 @@ from ..config import (
 )
 from ..decoder import LayerPlan, MlpPlan
 from ..delta import DeltaPlan, HybridConfig
+from ..experts_config import (
+    LEAVES,
+    MOST_EXPERTS,
+    SPARSE,
+    Fields,
+    experts_from_gguf,
+    shared_from_gguf,
+    sparse_fields,
+)
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
 from ..reader import Raw, Reader
@@ -47,6 +56,11 @@ _DEFAULTS: dict[str, object] = {
     "intermediate_size": 5632,
     "max_position_embeddings": 32_768,
     "num_key_value_heads": 2,
+}
+_EXPERT_DEFAULTS = {
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
 }
 _LINEAR_DEFAULTS = {
     "linear_conv_kernel_dim": 4,
@@ -72,13 +86,7 @@ EXPERTS: Settings = {
     **dict.fromkeys(("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size"), SIZE),
     "num_experts_per_tok": CHOSEN,
 }
-_SETTINGS: Settings = {
-    **HYBRID,
-    **EXPERTS,
-    "norm_topk_prob": read("whether an expert's share is of those chosen, or of all"),
-    "decoder_sparse_step": read("each n-th layer has experts"),
-    "mlp_only_layers": read("layers without experts"),
-}
+_SETTINGS: Settings = {**HYBRID, **SPARSE, "shared_expert_intermediate_size": SIZE}
 
 
 GGUF_LEAVES = {
@@ -93,11 +101,7 @@ GGUF_LEAVES = {
     "linear_attn.dt_bias": "ssm_dt.bias",
     "linear_attn.norm": "ssm_norm",
     "linear_attn.out_proj": "ssm_out",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    **LEAVES,
 }
 
 
@@ -132,27 +136,11 @@ def _hybrid_kinds(d: Description) -> list[str]:
     return [LINEAR if (layer + 1) % interval else FULL for layer in range(d.layers)]
 
 
-def experts_from_gguf(d: Description) -> dict[str, object]:
-    """Layers with a dense MLP are those that have the tensors of one."""
-    keys = d.keys
-    dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
-    sparse = sorted(set(range(d.layers)) - set(dense))
-    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight") if sparse else 0
-    for layer in sparse:  # before any list is made that is as long as this number
-        if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
-            raise keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
-    some, missing = (1, None) if sparse else (0, 0)
-    return {
-        **hybrid_from_gguf(d),
-        "mlp_only_layers": dense,
-        "num_experts": keys.integer(".expert_count", count, count, missing),
-        "num_experts_per_tok": d.per_block(".expert_used_count", some, count, missing),
-        "moe_intermediate_size": d.per_block(".expert_feed_forward_length", some, default=missing),
-        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length", some, default=missing),
-    }
+def sparse_from_gguf(d: Description) -> dict[str, object]:
+    return {**hybrid_from_gguf(d), **experts_from_gguf(d), **shared_from_gguf(d)}
 
 
-_GGUF = GgufForm(experts_from_gguf, GGUF_LEAVES, {**gguf_settings.HYBRID, **gguf_settings.EXPERTS}, offset_norms=True)
+_GGUF = GgufForm(sparse_from_gguf, GGUF_LEAVES, {**gguf_settings.HYBRID, **gguf_settings.EXPERTS}, offset_norms=True)
 
 
 class Qwen3Next(Model):
@@ -188,19 +176,10 @@ class Qwen3Next(Model):
         return config
 
     @classmethod
-    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:
+    def expert_fields(cls, raw: Raw, where: str) -> Fields:
         """The fields of :class:`HybridConfig` about experts; {} for a model without."""
         reader = Reader(raw, where)
-        count = reader.within("num_experts", 0, 2**20, 512)
-        if count == 0:
-            return {}
-        layers, every = reader.layers(), reader.within("decoder_sparse_step", 1, _MOST, 1)
-        dense = reader.integers("mlp_only_layers", 0, _MOST) or ()
-        return {
-            **expert_sizes(reader, count, 10),
-            "norm_topk_prob": reader.flag("norm_topk_prob", True),
-            "expert_layers": tuple(i for i in range(layers) if i not in dense and (i + 1) % every == 0),
-        }
+        return sparse_fields(reader, reader.within("num_experts", 0, MOST_EXPERTS, 512), _EXPERT_DEFAULTS, norm=True)
 
     @classmethod
     def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
@@ -248,10 +227,9 @@ def _experts(c: HybridConfig) -> ExpertsPlan:
         c.num_experts,
         c.num_experts_per_tok,
         c.moe_intermediate_size,
-        c.shared_expert_intermediate_size,
         scores="normed" if c.norm_topk_prob else "softmax",
+        shared_inner=c.shared_expert_intermediate_size,
         shared_gate=True,
-        router="gate",
     )
 
 
@@ -259,7 +237,7 @@ def _linear_fields(reader: Reader) -> dict[str, int]:
     return {key: reader.within(key, 1, 2**20, default) for key, default in _LINEAR_DEFAULTS.items()}
 
 
-def expert_sizes(reader: Reader, count: int, default: int) -> dict[str, int]:
+def expert_sizes(reader: Reader, count: int, default: int) -> Fields:
     return {
         "num_experts": count,
         "num_experts_per_tok": reader.within("num_experts_per_tok", 1, count, default),

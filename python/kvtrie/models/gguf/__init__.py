@@ -25,7 +25,8 @@ from .names import checkpoint_sources
 from .reader import read_gguf
 from .tokenizer import read_text, vocabulary_kind
 
-# By general.architecture: the family that computes it, and how it stands in these files.
+# By general.architecture: the family that computes it, and how it stands in these files. Some have another family for
+# files with experts: "llama/experts".
 ARCHITECTURES: dict[str, tuple[type[Model], GgufForm]] = {
     name: (family, form) for family in FAMILIES.values() for name, form in family.gguf.items()
 }
@@ -50,8 +51,12 @@ def read(path: Path) -> Parts:
     refuse_other_kinds(file)
     keys = Keys(file)
     if keys.architecture not in ARCHITECTURES:
-        raise keys.error("general.architecture", keys.architecture, ", ".join(sorted(ARCHITECTURES)))
-    family, form = ARCHITECTURES[keys.architecture]
+        raise keys.error(
+            "general.architecture",
+            keys.architecture,
+            ", ".join(sorted(each for each in ARCHITECTURES if "/" not in each)),
+        )
+    family, form = _form(keys)
     settled = settle(file.values, file_settings(keys.architecture, form, *vocabulary_kind(keys)), str(path))
     text = read_text(keys)
     ends = {} if text is None else {"bos_token_id": text.bos_id, "eos_token_id": text.end_ids}
@@ -64,3 +69,9 @@ def read(path: Path) -> Parts:
             "tokenizer.ggml.tokens", text.tokenizer.vocab_size, f"up to {config.vocab_size}, the rows of token_embd"
         )
     return Parts(family, config, sources, text.tokenizer, settled)
+
+
+def _form(keys: Keys) -> tuple[type[Model], GgufForm]:
+    sparse = ARCHITECTURES.get(f"{keys.architecture}/experts")
+    has_experts = sparse is not None and keys.integer(".expert_count", 0, default=0) > 0
+    return sparse if sparse is not None and has_experts else ARCHITECTURES[keys.architecture]

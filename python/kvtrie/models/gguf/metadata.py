@@ -113,14 +113,27 @@ class Description:
         scaling = rope_scaling(self, theta)
         return raw if scaling is None else {**raw, "rope_scaling": scaling}
 
-    def dense(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
-        """The same, and what a model without experts and without recurrent layers says."""
+    def attending(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
+        """The same of a model all of whose layers attend, and rotate whole heads."""
         keys = self.keys
         keys.integer(".nextn_predict_layers", 0, 0, 0)
         size = self.head_dim()
         keys.integer(".rope.dimension_count", size, size, size)
+        return self.common(scalar, theta)
+
+    def partly(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
+        """As :meth:`dense`, of a model that may rotate a part of each head."""
+        self.keys.integer(".nextn_predict_layers", 0, 0, 0)
         return {
             **self.common(scalar, theta),
+            "partial_rotary_factor": self.rotated() / self.head_dim(),
+            "intermediate_size": self.per_block(".feed_forward_length"),
+        }
+
+    def dense(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
+        """The same, and what a model without experts says."""
+        return {
+            **self.attending(scalar, theta),
             "intermediate_size": self.per_block(".feed_forward_length"),
             "mlp_bias": self.in_any_layer("ffn_gate.bias"),
         }

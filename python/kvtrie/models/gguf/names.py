@@ -6,7 +6,7 @@
 - ``ssm_a`` is -exp(A_log), and the convolution has lost its axis of length one.
 - ``qwen35`` has value heads round robin over the key heads, checkpoints have them grouped by key head. ``qwen3next``
   has them grouped, but q, k, v and z of all heads one after the other where checkpoints go key head by key head.
-- Experts are one tensor for all; q, k and v of a layer may be one tensor, too.
+- Experts are one tensor for all; q, k and v of a layer may be one tensor, too, and so may gate and up.
 
 Checked against llama.cpp's conversion scripts and transformers' GGUF loader, and by tests/python/test_gguf.py.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from ...errors import FormatError
 from ..config import ModelConfig
 from ..delta import HybridConfig, rows_by_part
+from ..experts_config import ExpertsConfig
 from ..gguf_form import GgufForm
 from ..weights import Array, WeightSource
 from .reader import GgufFile, Tensor
@@ -45,6 +46,7 @@ _COMMON = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_HALVES = ("mlp.gate_proj", "mlp.up_proj")  # of one tensor, in files without ffn_gate
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
@@ -98,11 +100,19 @@ class _Search:
         written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
         if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
             return self._projection(f"{block}.{written}", f"{block}.attn_qkv.{kind}", base[-6], shape)
+        if base in _HALVES and self._has_both(block, kind, shape[0]):
+            whole = self._whole(f"{block}.ffn_up.{kind}", (2 * shape[0], *shape[1:]))
+            return rows_of(whole, f"{block}.{written}", _HALVES.index(base) * shape[0], shape)
         if leaf == "linear_attn.conv1d.weight":
             return self._whole(f"{block}.{written}", (shape[0], shape[2]))
         if leaf == "mlp.shared_expert_gate.weight" and len(self._tensor(f"{block}.{written}").shape) == 1:
             return self._whole(f"{block}.{written}", shape[1:])
         return self._whole(f"{block}.{written}", shape)
+
+    def _has_both(self, block: str, kind: str, rows: int) -> bool:
+        """Whether ffn_up is gate and up, of ``rows`` each."""
+        both = self._file.tensors.get(f"{block}.ffn_up.{kind}")
+        return f"{block}.ffn_gate.{kind}" not in self._file.tensors and both is not None and both.shape[0] == 2 * rows
 
     def _projection(self, name: str, fused: str, part: str, shape: tuple[int, ...]) -> WeightSource:
         """q, k or v: a tensor of its own, or rows of one for all three."""
@@ -119,7 +129,7 @@ class _Search:
 
     def _expert(self, block: str, index: int, part: str, shape: tuple[int, ...]) -> WeightSource:
         """A matrix of ffn_gate_exps [experts, inner, hidden] or its like; gate and up may be one, in this order."""
-        assert isinstance(self._config, HybridConfig)
+        assert isinstance(self._config, ExpertsConfig)
         count, (rows, columns) = self._config.num_experts, shape
         name, begin, every = f"{block}.ffn_{part}_exps.weight", 0, rows
         fused = f"{block}.ffn_gate_up_exps.weight"

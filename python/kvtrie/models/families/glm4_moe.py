@@ -1,0 +1,128 @@
+"""GLM-4.5 and dots.llm1 (Glm4MoeForCausalLM, Dots1ForCausalLM): many experts, chosen by their sigmoid and a bias.
+
+Experts may lie in groups, of which the best are looked at; one of several widths is shared; the first layers have none.
+In GLM-4.5 half of each head rotates. Source: Zhipu AI 2025 (arXiv 2508.06471), rednote-hilab 2025 (arXiv 2506.05767),
+and the Hugging Face configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...errors import FormatError
+from ..attention import AttentionPlan
+from ..causal import CausalConfig, CausalModel, no_windows
+from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
+from ..config import ModelConfig
+from ..experts_config import Fields, count_of
+from ..moe import ExpertsPlan, Ranking
+from ..reader import Raw, Reader
+from ..settings import Settings, read
+from ..weights import WeightSource
+
+_MOST = 2**31 - 1
+_EXPERTS: Settings = {
+    **dict.fromkeys(("n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size"), SIZE),
+    "num_experts_per_tok": CHOSEN,
+    "n_group": read("groups of experts"),
+    "topk_group": read("groups that are looked at, by their two best experts"),
+    "routed_scaling_factor": read("what routed experts give is multiplied by it"),
+    "norm_topk_prob": read("whether an expert's sigmoid is divided by those of all that were chosen"),
+    "first_k_dense_replace": read("the first layers, which have no experts"),
+}
+
+
+class Dots1(CausalModel):
+    family = "dots1"
+    architectures = ("Dots1ForCausalLM",)
+    settings = {**COMMON, **_EXPERTS, **WINDOWLESS, **not_read("mlp_bias")}  # noqa: RUF012 (a ClassVar of Model's)
+    defaults = {"max_position_embeddings": 2048, "num_key_value_heads": 32, "intermediate_size": 10_944}  # noqa: RUF012 (the same)
+    shared = "shared_experts"
+    experts_where_silent: Mapping[str, int] = {}  # sizes, where a file has none
+    dense_where_silent = 0
+    norm_where_silent = False
+
+    @classmethod
+    def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        no_windows(raw, reader, where)
+        silent = cls.experts_where_silent
+        count = count_of(raw, reader, "n_routed_experts", "num_local_experts", 1, silent.get("n_routed_experts"))
+        inner = reader.within("moe_intermediate_size", 1, _MOST, 1408)
+        return {
+            "num_experts": count,
+            **_choice(reader, count, silent.get("num_experts_per_tok"), where),
+            "moe_intermediate_size": inner,
+            "shared_expert_intermediate_size": inner
+            * reader.within("n_shared_experts", 1, 2**10, silent.get("n_shared_experts")),
+            "routed_scale": reader.number("routed_scaling_factor", 1.0),
+            "norm_topk_prob": reader.flag("norm_topk_prob", cls.norm_where_silent),
+            "expert_layers": tuple(
+                range(reader.within("first_k_dense_replace", 0, _MOST, cls.dense_where_silent), reader.layers())
+            ),
+        }
+
+    @classmethod
+    def experts(cls, config: CausalConfig) -> ExpertsPlan:
+        c = config
+        ranking = Ranking(
+            "gate.e_score_correction_bias", (c.num_experts,), c.expert_groups, c.kept_groups, c.routed_scale
+        )
+        scores, shared = "sigmoid_normed" if c.norm_topk_prob else "sigmoid", c.shared_expert_intermediate_size
+        sizes = (c.num_experts, c.num_experts_per_tok, c.moe_intermediate_size)
+        return ExpertsPlan(*sizes, scores, shared, shared=cls.shared, ranking=ranking)
+
+    @classmethod
+    def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
+        return AttentionPlan(config.attention_bias, config.attention_bias, norms=True)
+
+
+class Glm4Moe(Dots1):
+    family = "glm4_moe"
+    architectures = ("Glm4MoeForCausalLM",)
+    settings = {  # noqa: RUF012 (a ClassVar of Model's)
+        **Dots1.settings,
+        "use_qk_norm": read("whether each head of q and k is normed"),
+        "num_mtp_layers": COMMON["mtp_*"],
+    }
+    defaults = {  # noqa: RUF012 (the same)
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "intermediate_size": 10_944,
+        "rms_norm_eps": 1e-5,
+    }
+    partial = 0.5
+    whole = False
+    experts_where_silent = {"n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1}  # noqa: RUF012 (the same)
+    dense_where_silent = 1
+    norm_where_silent = True
+
+    @classmethod
+    def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        return {**super().own_fields(raw, reader, where), "head_norms": reader.flag("use_qk_norm")}
+
+    @classmethod
+    def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
+        return AttentionPlan(config.attention_bias, norms=config.head_norms)
+
+    @classmethod
+    def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+        """Without layers that predict further tokens, which stand behind the others."""
+        found = super().adapt(config, sources)
+        last = config.num_hidden_layers
+        further = {name.split(".")[2] for name in found if name.endswith(".eh_proj.weight")}
+        prefixes = tuple(f"model.layers.{index}." for index in further if index.isdigit() and int(index) >= last)
+        return {name: source for name, source in found.items() if not name.startswith(prefixes)}
+
+
+def _choice(reader: Reader, count: int, silent: int | None, where: str) -> Fields:
+    """How many of ``count`` experts a token goes through, and of which groups. ``silent``: where the file has none."""
+    groups, kept = reader.integer("n_group", 1), reader.integer("topk_group", 1)
+    chosen = reader.integer("num_experts_per_tok", silent)
+    size = count // groups if groups > 0 and count % groups == 0 else 0
+    if not (size >= (1 if groups == 1 else 2) and 1 <= kept <= groups and 1 <= chosen <= kept * size):
+        raise FormatError(
+            f"[models.config] {where}: n_group: got {groups}, topk_group: got {kept}, num_experts_per_tok: got "
+            f"{chosen}, allowed groups of two or more of {count} experts (n_routed_experts, num_local_experts), "
+            "and as many experts as there are in the groups that are looked at"
+        )
+    return {"num_experts_per_tok": chosen, "expert_groups": groups, "kept_groups": kept}

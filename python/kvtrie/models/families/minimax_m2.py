@@ -1,0 +1,73 @@
+"""MiniMax-M2 (MiniMaxM2ForCausalLM): experts in every layer, chosen by their sigmoid and a bias.
+
+A part of each head rotates; norms go over all heads of q and of k. Source: MiniMax 2025 and the Hugging Face
+configuration.
+"""
+
+from __future__ import annotations
+
+from ..attention import AttentionPlan
+from ..causal import CausalConfig, CausalModel, no_windows
+from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
+from ..experts_config import Fields, count_of
+from ..moe import ExpertsPlan, Ranking
+from ..reader import Raw, Reader, changed
+from ..rope_config import PARTIAL, RopeFields
+from ..settings import read
+
+
+class MiniMaxM2(CausalModel):
+    family = "minimax_m2"
+    architectures = ("MiniMaxM2ForCausalLM",)
+    settings = {  # noqa: RUF012 (a ClassVar of Model's)
+        **COMMON,
+        **WINDOWLESS,
+        **not_read("mlp_bias", "attention_bias"),
+        **dict.fromkeys(("num_local_experts", "num_experts"), SIZE),
+        "num_experts_per_tok": CHOSEN,
+        "rotary_dim": read("numbers of each head that rotate, where partial_rotary_factor is absent"),
+    }
+    defaults = {  # noqa: RUF012 (the same)
+        "max_position_embeddings": 196_608,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 1536,
+    }
+    fixed = {"mlp_bias": False, "attention_bias": False}  # noqa: RUF012 (the same)
+    theta = 5e6
+    whole = False
+    renamed = (
+        (".block_sparse_moe.", ".mlp."),
+        (".w1.weight", ".gate_proj.weight"),
+        (".w2.weight", ".down_proj.weight"),
+        (".w3.weight", ".up_proj.weight"),
+    )
+
+    @classmethod
+    def read_ropes(cls, raw: Raw, where: str) -> dict[str, RopeFields]:
+        if raw.get("rotary_dim") is None or PARTIAL in raw:
+            return super().read_ropes(raw, where)
+        reader = Reader(raw, where, cls.defaults)
+        share = reader.within("rotary_dim", 1, 2**31 - 1) / max(reader.integer("head_dim"), 1)
+        return super().read_ropes(changed(raw, {PARTIAL: share}), where)
+
+    @classmethod
+    def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        no_windows(raw, reader, where)
+        count = count_of(raw, reader, "num_local_experts", "num_experts", 1, 256)
+        return {
+            "num_experts": count,
+            "num_experts_per_tok": reader.within("num_experts_per_tok", 1, count, 8),
+            "moe_intermediate_size": reader.integer("intermediate_size"),
+            "expert_layers": tuple(range(reader.layers())),
+        }
+
+    @classmethod
+    def experts(cls, config: CausalConfig) -> ExpertsPlan:
+        ranking = Ranking("e_score_correction_bias", (config.num_experts,))
+        sizes = (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
+        return ExpertsPlan(*sizes, "sigmoid_normed", ranking=ranking)
+
+    @classmethod
+    def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
+        return AttentionPlan(norms=True, wide=True)

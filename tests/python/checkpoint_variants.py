@@ -1,0 +1,188 @@
+"""Settings of the random checkpoints of test_checkpoints.py: three of each family, and what a GGUF file of one says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Raw = dict[str, Any]
+
+
+class Variant(NamedTuple):
+    """``changes``: of the family's configuration in sweep_families.py."""
+
+    family: str
+    changes: Raw
+
+
+class Form(NamedTuple):
+    """A variant as a GGUF file. ``keys``: the architecture's own, of the parsed configuration."""
+
+    family: str
+    architecture: str
+    changes: Raw
+    keys: Callable[[Any], Raw]
+
+
+_YARN: Raw = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+_LLAMA3: Raw = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+_LONG: Raw = {  # of two pairs, as half of a head of 8 has
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.1, 1.7],
+    "long_factor": [2.0, 6.0],
+}
+
+
+def _experts(c: Any) -> Raw:
+    return {
+        "expert_count": c.num_experts,
+        "expert_used_count": c.num_experts_per_tok,
+        "expert_feed_forward_length": c.moe_intermediate_size,
+    }
+
+
+def _scales(c: Any) -> Raw:
+    return {
+        "embedding_scale": c.embedding_multiplier,
+        "attention__scale": c.attention_multiplier,
+        "residual_scale": c.residual_multiplier,
+        "logit_scale": 1 / c.logits_multiplier,
+    }
+
+
+def _experts_alone(c: Any) -> Raw:
+    """Their width is that of MLPs."""
+    return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
+
+
+def _shared(c: Any) -> Raw:
+    return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
+
+
+def _none(c: Any) -> Raw:
+    return {}
+
+
+VARIANTS: dict[str, Variant] = {
+    "qwen3_moe-normed": Variant("qwen3_moe", {"rope_parameters": _YARN, "num_experts_per_tok": 3}),
+    "qwen3_moe-of-all": Variant("qwen3_moe", {"norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": []}),
+    "qwen3_moe-every-second": Variant(
+        "qwen3_moe",
+        {"decoder_sparse_step": 2, "mlp_only_layers": [], "tie_word_embeddings": True, "num_key_value_heads": 1},
+    ),
+    "qwen2_moe-plain": Variant("qwen2_moe", {"mlp_only_layers": [], "num_key_value_heads": 4}),
+    "qwen2_moe-normed": Variant("qwen2_moe", {"norm_topk_prob": True, "qkv_bias": False, "rope_parameters": _LLAMA3}),
+    "qwen2_moe-every-second": Variant(
+        "qwen2_moe", {"decoder_sparse_step": 2, "shared_expert_intermediate_size": 24, "tie_word_embeddings": True}
+    ),
+    "mistral-window": Variant("mistral", {"sliding_window": 9, "num_key_value_heads": 1}),
+    "mistral-full": Variant("mistral", {"sliding_window": None, "head_dim": 16, "rope_parameters": _LLAMA3}),
+    "mistral-tied": Variant("mistral", {"tie_word_embeddings": True, "rms_norm_eps": 1e-3, "rope_parameters": _YARN}),
+    "ministral-mixed": Variant("ministral", {"sliding_window": 7}),
+    "ministral-all": Variant("ministral", {"layer_types": None, "head_dim": 16}),
+    "ministral-tied": Variant("ministral", {"sliding_window": 30, "tie_word_embeddings": True}),
+    "mixtral-plain": Variant("mixtral", {"num_experts_per_tok": 1}),
+    "mixtral-window": Variant("mixtral", {"sliding_window": 8, "head_dim": 16, "num_local_experts": 5}),
+    "mixtral-tied": Variant("mixtral", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "ministral3-growth": Variant("ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.5}}),
+    "ministral3-window": Variant("ministral3", {"sliding_window": 11, "tie_word_embeddings": True}),
+    "ministral3-llama3": Variant("ministral3", {"rope_parameters": {**_LLAMA3, "llama_4_scaling_beta": 0.1}}),
+    "smollm3-bias": Variant("smollm3", {"attention_bias": True, "mlp_bias": True, "no_rope_layers": [0, 1, 0]}),
+    "smollm3-every-second": Variant("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2}),
+    "smollm3-tied": Variant("smollm3", {"tie_word_embeddings": True, "head_dim": 16, "rope_parameters": _YARN}),
+    "granite-plain": Variant("granite", {"num_key_value_heads": 1, "residual_multiplier": 0.22}),
+    "granite-bias": Variant("granite", {"attention_bias": True, "mlp_bias": True, "logits_scaling": 1.0}),
+    "granite-tied": Variant("granite", {"tie_word_embeddings": True, "attention_multiplier": 0.0078125}),
+    "granitemoe-plain": Variant("granitemoe", {"num_experts_per_tok": 3, "residual_multiplier": 1.0}),
+    "granitemoe-bias": Variant("granitemoe", {"attention_bias": True, "embedding_multiplier": 12.0}),
+    "granitemoe-tied": Variant("granitemoe", {"tie_word_embeddings": True, "num_local_experts": 5}),
+    "phi3-long": Variant("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 48}),
+    "phi3-su": Variant(
+        "phi3",
+        {
+            "rope_parameters": None,
+            "rope_scaling": {**_LONG, "rope_type": "su", "original_max_position_embeddings": 48},
+            "sliding_window": 9,
+        },
+    ),
+    "phi3-tied": Variant("phi3", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "olmo2-plain": Variant("olmo2", {"num_key_value_heads": 4, "rms_norm_eps": 1e-3}),
+    "olmo2-bias": Variant("olmo2", {"attention_bias": True, "rope_parameters": _LLAMA3}),
+    "olmo2-tied": Variant("olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "olmo3-window": Variant("olmo3", {"sliding_window": 5, "attention_bias": True}),
+    "olmo3-long": Variant(
+        "olmo3",
+        {
+            "layer_types": None,
+            "num_hidden_layers": 4,
+            "rope_parameters": None,
+            "rope_scaling": {key: value for key, value in _YARN.items() if key != "rope_theta"},
+        },
+    ),
+    "olmo3-tied": Variant("olmo3", {"tie_word_embeddings": True, "layer_types": ["full_attention"] * 3}),
+    "exaone4-window": Variant("exaone4", {"sliding_window": 6, "num_key_value_heads": 1}),
+    "exaone4-full": Variant(
+        "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": _LLAMA3}
+    ),
+    "exaone4-tied": Variant("exaone4", {"tie_word_embeddings": True, "layer_types": None, "head_dim": 16}),
+    "glm-plain": Variant("glm", {"attention_bias": True, "head_dim": 16}),
+    "glm-whole": Variant("glm", {"partial_rotary_factor": 1.0}),
+    "glm-tied": Variant("glm", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "glm4-plain": Variant("glm4", {"attention_bias": True, "head_dim": 16}),
+    "glm4-whole": Variant("glm4", {"partial_rotary_factor": 1.0}),
+    "glm4-tied": Variant("glm4", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "seed_oss-bias": Variant("seed_oss", {"attention_bias": True, "head_dim": 16}),
+    "seed_oss-all-bias": Variant("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "seed_oss-tied": Variant("seed_oss", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "hunyuan_v1_dense-alpha": Variant(
+        "hunyuan_v1_dense",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}},
+    ),
+    "hunyuan_v1_dense-bias": Variant("hunyuan_v1_dense", {"attention_bias": True, "head_dim": 16}),
+    "hunyuan_v1_dense-tied": Variant("hunyuan_v1_dense", {"tie_word_embeddings": True, "rope_parameters": _LLAMA3}),
+    "ernie4_5-bias": Variant("ernie4_5", {"use_bias": True}),
+    "ernie4_5-plain": Variant("ernie4_5", {"head_dim": 16, "num_key_value_heads": 1}),
+    "ernie4_5-tied": Variant("ernie4_5", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
+    "dots1-groups": Variant("dots1", {"topk_group": 3, "num_experts_per_tok": 4}),
+    "dots1-of-all": Variant("dots1", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "attention_bias": True}),
+    "dots1-tied": Variant("dots1", {"tie_word_embeddings": True, "first_k_dense_replace": 0}),
+    "glm4_moe-groups": Variant("glm4_moe", {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5}),
+    "glm4_moe-of-all": Variant("glm4_moe", {"n_group": 1, "topk_group": 1, "use_qk_norm": False, "head_dim": 16}),
+    "glm4_moe-tied": Variant("glm4_moe", {"tie_word_embeddings": True, "norm_topk_prob": False}),
+    "minimax_m2-plain": Variant("minimax_m2", {"num_experts_per_tok": 4}),
+    "minimax_m2-whole": Variant("minimax_m2", {"partial_rotary_factor": 1.0, "num_key_value_heads": 1}),
+    "minimax_m2-tied": Variant("minimax_m2", {"tie_word_embeddings": True, "head_dim": 16}),
+    "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
+    "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
+    "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
+}
+GGUF: dict[str, Form] = {
+    "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
+    "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
+    "llama/experts": Form("mixtral", "llama", {}, _experts_alone),
+    "smollm3": Form("smollm3", "smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}, _none),
+    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, _scales),
+    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**_scales(c), **_experts_alone(c)}),
+    "olmo2": Form("olmo2", "olmo2", {}, _none),
+    "exaone4": Form("exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, _none),
+    "glm4": Form("glm4", "glm4", {"attention_bias": True}, _none),
+    "seed_oss": Form("seed_oss", "seed_oss", {"attention_bias": True}, _none),
+    "hunyuan-dense": Form("hunyuan_v1_dense", "hunyuan-dense", {}, _none),
+    "ernie4_5": Form("ernie4_5", "ernie4_5", {}, _none),
+}

@@ -1,0 +1,99 @@
+"""GGUF files of any family, written with the published ``gguf`` package: names and keys are those of its own tables.
+
+Concept. The package has, for each architecture, the name of every tensor by what checkpoints call it; nothing here
+looks at what kvtrie thinks of them. What converters change beside names is done here again, by architecture: rows of q
+and k where llama.cpp rotates neighbouring numbers and checkpoints rotate halves, experts in one tensor for all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+FUSED = ("glm4",)  # architectures of which gate and up are one tensor
+PAIRED = ("llama", "smollm3", "granite", "granitemoe")  # architectures whose converters interleave rows of q and k
+_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
+
+
+def write(architecture: str, config: Any, weights: Mapping[str, Any], path: Path, **keys: Any) -> Path:
+    """``config``: parsed by kvtrie; ``weights``: float32 by checkpoint names. ``keys``: the architecture's own, by name
+    with ``__`` for a dot, beside those of sizes and RoPE."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model("none")
+    for key, value in {**_sizes(config), **keys}.items():
+        _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
+    for name, array in _tensors(architecture, config, weights).items():
+        writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _sizes(config: Any) -> dict[str, Any]:
+    return {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention__head_count": config.num_attention_heads,
+        "attention__head_count_kv": config.num_key_value_heads,
+        "attention__key_length": config.head_dim,
+        "attention__value_length": config.head_dim,
+        "attention__layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        "rope__freq_base": float(config.rope_theta),
+        "rope__dimension_count": config.rotary_dims,
+    }
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    kinds.get(type(value), writer.add_array)(key, value)
+
+
+def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict[str, Any]:
+    kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    found = {}
+    for name, values in (_fused(weights) if architecture in FUSED else _stacked(weights)).items():
+        written = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert written is not None, f"{architecture}: the package has no name for {name}"
+        paired = architecture in PAIRED and name.endswith(
+            ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
+        )
+        found[written] = _interleaved(values, config.head_dim) if paired else values
+    return found
+
+
+def _fused(weights: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(weights)
+    for name in weights:
+        if name.endswith("mlp.gate_proj.weight"):
+            up = found.pop(name.replace("gate_proj", "up_proj"))
+            found[name.replace("gate_proj", "gate_up_proj")] = np.concatenate([found.pop(name), up])
+    return found
+
+
+def _stacked(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with one tensor for all experts of a layer, [experts, out, in]."""
+    found: dict[str, Any] = {}
+    experts: dict[str, dict[int, Any]] = {}
+    for name, values in weights.items():
+        expert = _EXPERT.fullmatch(name)
+        if expert is None:
+            found[name] = values
+        else:
+            experts.setdefault(f"{expert[1]}.{expert[3]}.weight", {})[int(expert[2])] = values
+    return {**found, **{name: np.stack([own[i] for i in range(len(own))]) for name, own in experts.items()}}
+
+
+def _interleaved(values: Any, head_dim: int) -> Any:
+    """Rows [head, half, pair] -> [head, pair, half]."""
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)

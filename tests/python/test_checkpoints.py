@@ -1,0 +1,136 @@
+"""Random checkpoints of each family of causal.py: logits of transformers, the same bits however computed, GGUF files.
+
+Three sets of settings for each family (``checkpoint_variants.py``), stored in float32 or bfloat16. Weights depend on
+their names only (config_sweep.randomise).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import gguf_models
+import gguf_sweep
+import kvtrie as kv
+from bounds import LOGITS, close, difference
+from checkpoint_variants import GGUF, VARIANTS, Variant
+from config_sweep import Case, build, computed, save, tokens, unchanged
+from kvtrie.models.weights import to_float32
+from sweep_families import FAMILIES
+
+VOCAB_SHARED = 64  # tokens that the vocabularies of all variants have
+
+# A family for each kind of part; the others are played in CI.
+QUICK = ("qwen3_moe-normed",)
+
+
+def marked(names: Any) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in names]
+
+
+def checkpoint(variant: Variant, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The variant's checkpoint, as transformers saves it in ``dtype``; transformers' logits of those numbers."""
+    case = Case(variant.family, variant.changes)
+    save(build(case).to(dtype), case.file(), folder)
+    kind = getattr(transformers, FAMILIES[variant.family].architecture)
+    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens())[None], use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize("name", marked(VARIANTS))
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    variant = VARIANTS[name]
+    dtype = (torch.float32, torch.bfloat16)[zlib.crc32(name.encode()) % 2]
+    wanted = checkpoint(variant, tmp_path, dtype)
+    close(computed(tmp_path), wanted, LOGITS)
+    if variant.changes and dtype == torch.float32:
+        assert difference(wanted[:, :VOCAB_SHARED], unchanged(variant.family)[:, :VOCAB_SHARED]) > 100 * LOGITS.value
+
+
+@pytest.mark.parametrize("name", marked(VARIANTS))
+def test_cached_cold_and_branched_rows_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    """A prompt in one step; in steps of 7; gone on with after a branch that saw another token."""
+    variant = VARIANTS[name]
+    case = Case(variant.family, variant.changes)
+    save(build(case), case.file(), tmp_path)
+    model = kv.models.load(tmp_path, dtype="float32")
+    text = tokens().tolist()
+    with kv.PrefixCache(model.caches(capacity=128, dtype="float32", warm_up=False)) as cache:
+        with cache.begin(text, namespace="cold") as session:
+            cold = rows(model, session, 64)
+        with cache.begin(text, namespace="parts") as session:
+            np.testing.assert_array_equal(rows(model, session, 7), cold)
+        with cache.begin([*text[:25], 1, 2, 3], namespace="parts") as session:
+            rows(model, session, 64)
+        with cache.begin(text, namespace="parts") as session:
+            assert session.reused == len(text) - 1
+            np.testing.assert_array_equal(rows(model, session, 64), cold[session.reused :])
+
+
+def rows(model: Any, session: Any, chunk: int) -> Any:
+    return np.concatenate([np.array(model(step, all_rows=True)) for step in session.prefill(chunk=chunk)])
+
+
+@pytest.mark.parametrize("name", marked(GGUF))
+def test_gguf_files_are_the_same_model(name: str, tmp_path: Path) -> None:
+    """Names of tensors by the tables of the ``gguf`` package; the bits of each logit are the checkpoint's."""
+    form = GGUF[name]
+    case = Case(form.family, form.changes)
+    save(build(case), case.file(), tmp_path)
+    family = kv.models._FAMILIES[form.family]
+    config = family.parse_config(case.file())
+    sources = family.adapt(config, kv.models.weights.open_folder(tmp_path))
+    weights = {key: to_float32(sources[key].read(), sources[key].dtype) for key in family.tensor_shapes(config)}
+    keys = form.keys(config)
+    path = gguf_models.write(form.architecture, config, weights, tmp_path / "model.gguf", **keys)
+    with gguf_sweep.recorded() as records:
+        model = kv.models.load(path, dtype="float32")
+    if name == form.architecture:  # not of a second family of an architecture
+        gguf_sweep.check_record(name, records[0])
+    assert type(model) is family
+    assert dataclasses.replace(model.config, bos_token_id=None, eos_token_ids=()) == dataclasses.replace(
+        config, bos_token_id=None, eos_token_ids=()
+    )
+    np.testing.assert_array_equal(logits(model), logits(kv.models.load(tmp_path_without(path), dtype="float32")))
+
+
+def tmp_path_without(path: Path) -> Path:
+    """The folder of the checkpoint, once the GGUF file in it was read."""
+    path.unlink()
+    return path.parent
+
+
+def logits(model: Any) -> Any:
+    with kv.PrefixCache(model.caches(capacity=64, dtype="float32", warm_up=False)).begin(tokens().tolist()) as session:
+        return rows(model, session, 64)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["mistral-window", "ministral3-growth"])
+def test_a_text_model_inside_another_goes_by_its_own_type(name: str, tmp_path: Path) -> None:
+    """Mistral3ForConditionalGeneration has one of two families inside; what sees images is not used."""
+    variant = VARIANTS[name]
+    case = Case(variant.family, variant.changes)
+    save(build(case), case.file(), tmp_path)
+    stored = kv.models.weights.open_folder(tmp_path)
+    arrays = {key: to_float32(source.read(), source.dtype) for key, source in stored.items()}
+    whole = {f"language_model.{key}": value for key, value in arrays.items()}
+    whole["vision_tower.ln_pre.weight"] = np.ones(4, np.float32)
+    raw = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "model_type": "mistral3",
+        "text_config": {key: value for key, value in case.file().items() if key != "architectures"},
+        "spatial_merge_size": 2,
+        "vision_config": {"hidden_size": 4},
+    }
+    model = kv.models.from_weights(raw, whole, dtype="float32")
+    assert type(model).family == variant.family
+    np.testing.assert_array_equal(logits(model), logits(kv.models.load(tmp_path, dtype="float32")))
