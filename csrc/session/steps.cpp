@@ -96,11 +96,10 @@ std::uint32_t Steps::units_for(const OpenStep& step, std::size_t state, PointKin
   return units;
 }
 
-// Checkpointer inside the step are wanted, not needed: they get what units can be had, each group of namespaces its
+// Captures inside the step are wanted, not needed: they get what units can be had, each group of namespaces its
 // own, so that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end
 // or a branch.
-std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step) {
-  std::vector<Claim> claims = claims_of(step);
+std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std::span<Claim> claims) {
   std::vector<Allowed> allowed;
   allowed.reserve(claims.size());
   for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
@@ -121,12 +120,12 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step) {
   return allowed;
 }
 
-void Steps::find_slots_for_captures(OpenStep& step) {
+void Steps::find_slots_for_captures(OpenStep& step, std::span<Claim> claims) {
   bool any = false;
   for (std::size_t s = 0; s < step.captures.size(); ++s)
     any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
-  for (const Allowed& each : slots_for_captures(step)) totals_.skipped_captures += trim_captures(step, each);
+  for (const Allowed& each : slots_for_captures(step, claims)) totals_.skipped_captures += trim_captures(step, each);
 }
 
 void Steps::claim_cells(OpenStep& step, std::size_t cache) const {
@@ -146,8 +145,9 @@ void Steps::claim_states(OpenStep& step, std::size_t state) const {
 }
 
 void Steps::claim(OpenStep& step) {
-  device_budget_.make_room(claims_of(step));
-  if (!caches_.states.empty()) find_slots_for_captures(step);
+  std::vector<Claim> claims = claims_of(step);
+  device_budget_.make_room(claims);
+  if (!caches_.states.empty()) find_slots_for_captures(step, claims);
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
   for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);
 }

@@ -7,7 +7,7 @@
 //                                       |           '-----------dropped------>  the cursors stand where they stood
 //                                       '--> kCacheFull: nothing has changed
 //
-// Checkpointer inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units
+// Captures inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units
 // that can be had, and the least wanted ones are left out.
 //
 // Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
@@ -59,8 +59,8 @@ class Steps {
   };
   void add_needs(const OpenStep& step, std::size_t session, Needs& needs) const;
   std::vector<Claim> claims_of(const OpenStep& step) const;  // one for each group
-  void find_slots_for_captures(OpenStep& step);
-  std::vector<Allowed> slots_for_captures(const OpenStep& step);
+  void find_slots_for_captures(OpenStep& step, std::span<Claim> claims);
+  std::vector<Allowed> slots_for_captures(const OpenStep& step, std::span<Claim> claims);
   // Of cache `state`: that the step claims, with captures of kinds from `least` on.
   std::uint32_t units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const;
   bool captures_fit(const OpenStep& step, const Allowed& allowed) const;

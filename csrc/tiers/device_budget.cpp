@@ -51,22 +51,25 @@ const char* unit_name(const CacheTable& caches, std::size_t number) {
 // ---- what is idle -------------------------------------------------------------------------------------------------
 
 // By walking up from what is live: the number of live paths is small, the tree may be large.
-void DeviceBudget::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
+std::uint64_t DeviceBudget::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
   ++walks_;
   live_outside_ = 0;
+  std::uint64_t live = 0;
   const auto mark_path = [&](Node* node) {
     for (; !node->is_root() && state_of(node).mark != walks_; node = node->parent()) {
       state_of(node).mark = walks_;
       if (!state_of(node).on_device()) {
         live_outside_ += state_of(node).length();
-      } else if (idle != nullptr) {
-        (*idle)[node->group()] -= state_of(node).length();
+        continue;
       }
+      live += state_of(node).length();
+      if (idle != nullptr) (*idle)[node->group()] -= state_of(node).length();
     }
   };
   of_.sessions.visit_nodes(mark_path);
   of_.leases.visit_nodes(mark_path);
   if (also != nullptr) mark_path(also);
+  return live;
 }
 
 // Tokens of full attention that no live session, pin or call needs, of each group. Only while sequences share cells
@@ -89,6 +92,7 @@ std::vector<std::uint64_t> DeviceBudget::idle_tokens(Node* also) {
 }
 
 std::uint64_t DeviceBudget::freeable_tokens(Node* also) {
+  if (!of_.sessions.tails_are_shared()) return of_.places.device_tokens() - mark_live(also);
   const std::vector<std::uint64_t> idle = idle_tokens(also);
   return std::accumulate(idle.begin(), idle.end(), std::uint64_t{0});
 }

@@ -98,16 +98,16 @@ class DeviceBudget {
   // Of one cache that restore points hold state of: units free now, at most `count`; evicts points of kinds up to
   // `most` only.
   std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most);
-  // The same for the `needs` of each claim.
-  std::vector<std::uint32_t> try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most);
+  // The same for the `needs` of each claim, which are what they were afterwards.
+  std::vector<std::uint32_t> try_free_slots(std::size_t number, std::span<Claim> claims, PointKind most);
 
   // --- kept
   void keep(InUse in_use) noexcept { in_use_ = std::move(in_use); }  // not evicted until the next call
   void keep_nothing() noexcept { in_use_ = {}; }
 
  private:
-  // With a new number. `idle` (may be null): loses device tokens on live paths, by group.
-  void mark_live(Node* also, std::vector<std::uint64_t>* idle = nullptr);
+  // With a new number; device tokens on live paths. `idle` (may be null): loses them, by group.
+  std::uint64_t mark_live(Node* also, std::vector<std::uint64_t>* idle = nullptr);
   bool is_live(const Node* node) const { return state_of(node).mark == walks_; }  // REQUIRES: just after mark_live()
   template <class Each>
   void visit_groups(const Each& each) const {  // 0 and those with a quota
@@ -132,21 +132,25 @@ class DeviceBudget {
 
   // --- the rounds. Of one: what is missing yet, and how much a group may give now.
   struct Round {
-    std::function<std::uint32_t()> missing;
-    std::function<std::uint32_t(Group)> may_give;
+    const DeviceBudget& budget;
+    const Allotment& allotment;
+    std::optional<Group> own;           // of what this group has beyond its most; none: of all, what is missing
+    std::optional<std::size_t> number;  // of one cache; none: of tokens, which take cells of all full caches along
+    std::uint32_t missing() const;
+    std::uint32_t may_give(Group group) const;
     Trie::Groups open() const {
       return [this](Group group) { return may_give(group) > 0; };
     }
   };
-  Round own_round(const Allotment& allotment, Group who, std::size_t number) const;
-  Round common_round(const Allotment& allotment, std::size_t number) const;
   std::uint32_t missing_units(const Allotment& allotment, std::size_t number) const;
   std::uint32_t missing_in_full(const Allotment& allotment) const;  // in the shortest of the full caches
   std::uint32_t over_in_full(const Allotment& allotment, Group who) const;
+  std::uint32_t tokens_from(const Allotment& allotment, Group group) const;
   bool frees_some(const Node* node, std::size_t number) const;  // its restore point, of that cache
-  void take_slots(std::size_t number, const Round& round);
-  void take_cells(std::size_t cache, const Round& round);
-  void take_units(std::size_t number, const Round& round);  // of either
+  void take_slots(const Round& round);
+  void take_wanted_slots(const Round& round, PointKind most);
+  void take_cells(const Round& round);
+  void take_units(const Round& round);  // of either
   void take_leaves(const Round& round);
   void make_units(const Allotment& allotment, std::size_t number);
   void make_tokens(const Allotment& allotment);
@@ -158,7 +162,7 @@ class DeviceBudget {
   std::uint32_t let_go_of(std::size_t cache, Node* node, std::uint32_t count);
   void let_go_of(std::size_t cache, Node* node, const CellSpan& span);  // of positions: all or nothing
   std::uint32_t let_go_in(Group group, std::size_t cache, std::uint32_t count);
-  bool let_go_among(std::size_t cache, const Round& round);
+  bool let_go_among(const Round& round);
 
   const DeviceBudgetTree of_;
   const std::uint32_t growth_;

@@ -107,7 +107,8 @@ std::uint32_t DeviceBudget::let_go_in(Group group, std::size_t cache, std::uint3
 }
 
 // Of the group whose first node is the first of all; the next ones when it has none that could go.
-bool DeviceBudget::let_go_among(std::size_t cache, const Round& round) {
+bool DeviceBudget::let_go_among(const Round& round) {
+  const std::size_t cache = *round.number;
   const int order = of_.orders.cells(of_.orders.place_of(cache));
   std::vector<std::pair<Node*, Group>> open;
   visit_groups([&](Group group) {

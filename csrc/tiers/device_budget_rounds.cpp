@@ -7,9 +7,14 @@
 
 namespace kvtrie {
 
-DeviceBudget::Round DeviceBudget::own_round(const Allotment& allotment, Group who, std::size_t number) const {
-  return {[&allotment, who, number] { return allotment.over(who, number); },
-          [who](Group group) { return group == who ? Allotment::kAll : 0; }};
+std::uint32_t DeviceBudget::Round::missing() const {
+  if (own) return number ? allotment.over(*own, *number) : budget.over_in_full(allotment, *own);
+  return number ? budget.missing_units(allotment, *number) : budget.missing_in_full(allotment);
+}
+
+std::uint32_t DeviceBudget::Round::may_give(Group group) const {
+  if (own) return group == *own ? Allotment::kAll : 0;
+  return number ? allotment.excess(group, *number) : budget.tokens_from(allotment, group);
 }
 
 std::uint32_t DeviceBudget::missing_units(const Allotment& allotment, std::size_t number) const {
@@ -17,15 +22,10 @@ std::uint32_t DeviceBudget::missing_units(const Allotment& allotment, std::size_
   return static_cast<std::uint32_t>(wanted - std::min(wanted, free));
 }
 
-DeviceBudget::Round DeviceBudget::common_round(const Allotment& allotment, std::size_t number) const {
-  return {[this, &allotment, number] { return missing_units(allotment, number); },
-          [&allotment, number](Group group) { return allotment.excess(group, number); }};
-}
-
 // A slot is freed by a point that alone has it; points that share slots free none one by one.
-void DeviceBudget::take_slots(std::size_t number, const Round& round) {
+void DeviceBudget::take_slots(const Round& round) {
   const Trie::Groups open = round.open();
-  const std::size_t resource = of_.orders.place_of(number);
+  const std::size_t number = *round.number, resource = of_.orders.place_of(number);
   while (round.missing() > 0) {
     Node* victim = of_.points.victim(
         resource, PointKind::kUser, [&](const Node* node) { return frees_some(node, number); }, &open);
@@ -38,10 +38,11 @@ void DeviceBudget::take_slots(std::size_t number, const Round& round) {
   }
 }
 
-void DeviceBudget::take_cells(std::size_t cache, const Round& round) {
+void DeviceBudget::take_cells(const Round& round) {
   const Trie::Groups open = round.open();
+  const std::size_t cache = *round.number;
   while (round.missing() > 0) {
-    if (let_go_among(cache, round)) continue;
+    if (let_go_among(round)) continue;
     Node* victim = of_.points.victim(
         of_.orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use_.point; }, &open);
     ensure(victim != nullptr, "prefix_cache.make_room", "counted cells of cache ", cache, " that are not there");
@@ -59,29 +60,26 @@ void DeviceBudget::take_leaves(const Round& round) {
   }
 }
 
-void DeviceBudget::take_units(std::size_t number, const Round& round) {
-  number < of_.caches.attention.size() ? take_cells(number, round) : take_slots(number, round);
+void DeviceBudget::take_units(const Round& round) {
+  *round.number < of_.caches.attention.size() ? take_cells(round) : take_slots(round);
+}
+
+void DeviceBudget::make_tokens(const Allotment& allotment) {
+  for (const Claim& claim : allotment.claims())
+    if (over_in_full(allotment, claim.who) > 0) take_leaves({*this, allotment, claim.who, {}});
+  if (missing_in_full(allotment) > 0) take_leaves({*this, allotment, {}, {}});
 }
 
 // Leaves take cells of all full caches along. One that claims may go for any cache in which that helps; others only as
 // far as they are above their floors in all.
-void DeviceBudget::make_tokens(const Allotment& allotment) {
-  for (const Claim& claim : allotment.claims()) {
-    if (over_in_full(allotment, claim.who) == 0) continue;
-    take_leaves({[&] { return over_in_full(allotment, claim.who); },
-                 [&](Group group) { return group == claim.who ? Allotment::kAll : 0; }});
+std::uint32_t DeviceBudget::tokens_from(const Allotment& allotment, Group group) const {
+  std::uint32_t least = Allotment::kAll, most = 0;
+  for (const std::size_t i : of_.caches.full) {
+    const std::uint32_t excess = allotment.excess(group, i);
+    least = std::min(least, excess);
+    if (missing_units(allotment, i) > 0) most = std::max(most, excess);
   }
-  if (missing_in_full(allotment) == 0) return;
-  take_leaves({[&] { return missing_in_full(allotment); },
-               [&](Group group) {
-                 std::uint32_t least = Allotment::kAll, most = 0;
-                 for (const std::size_t i : of_.caches.full) {
-                   const std::uint32_t excess = allotment.excess(group, i);
-                   least = std::min(least, excess);
-                   if (missing_units(allotment, i) > 0) most = std::max(most, excess);
-                 }
-                 return allotment.claims_any(group) ? most : least;
-               }});
+  return allotment.claims_any(group) ? most : least;
 }
 
 std::uint32_t DeviceBudget::over_in_full(const Allotment& allotment, Group who) const {
@@ -98,9 +96,9 @@ std::uint32_t DeviceBudget::missing_in_full(const Allotment& allotment) const {
 
 void DeviceBudget::make_units(const Allotment& allotment, std::size_t number) {
   for (const Claim& claim : allotment.claims()) {
-    if (allotment.over(claim.who, number) > 0) take_units(number, own_round(allotment, claim.who, number));
+    if (allotment.over(claim.who, number) > 0) take_units({*this, allotment, claim.who, number});
   }
-  if (missing_units(allotment, number) > 0) take_units(number, common_round(allotment, number));
+  if (missing_units(allotment, number) > 0) take_units({*this, allotment, {}, number});
 }
 
 void DeviceBudget::make_room(const Needs& needs, Group who) {
@@ -124,41 +122,45 @@ bool DeviceBudget::frees_some(const Node* node, std::size_t number) const {
 }
 
 std::uint32_t DeviceBudget::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
-  std::vector<Claim> claims{{0, of_.caches.no_needs()}};
-  claims.front().needs[number] = count;
-  return try_free_slots(number, std::move(claims), most).front();
+  Claim claim{0, of_.caches.no_needs()};
+  claim.needs[number] = count;
+  return try_free_slots(number, {&claim, 1}, most).front();
 }
 
-std::vector<std::uint32_t> DeviceBudget::try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most) {
-  const std::size_t resource = of_.orders.place_of(number);
+void DeviceBudget::take_wanted_slots(const Round& round, PointKind most) {
+  const Trie::Groups open = round.open();
+  const std::size_t number = *round.number, resource = of_.orders.place_of(number);
   const auto frees = [&](const Node* node) { return frees_some(node, number); };
+  while (round.missing() > 0) {
+    Node* victim = of_.points.victim(resource, most, frees, &open);
+    if (victim == nullptr) return;
+    of_.eviction.evict_point(victim);
+  }
+}
+
+std::vector<std::uint32_t> DeviceBudget::try_free_slots(std::size_t number, std::span<Claim> claims, PointKind most) {
   const Allotment allotment(of_.quotas, claims);
-  const auto take_while = [&](const Round& round) {
-    const Trie::Groups open = round.open();
-    while (round.missing() > 0) {
-      Node* victim = of_.points.victim(resource, most, frees, &open);
-      if (victim == nullptr) return;
-      of_.eviction.evict_point(victim);
-    }
-  };
+  std::vector<std::uint32_t> asked, given;
+  for (const Claim& claim : claims) asked.push_back(claim.needs[number]);
   for (Claim& claim : claims) {
-    take_while(own_round(allotment, claim.who, number));
+    if (allotment.over(claim.who, number) == 0) continue;
+    take_wanted_slots({*this, allotment, claim.who, number}, most);
     claim.needs[number] -= std::min(claim.needs[number], allotment.over(claim.who, number));
   }
-  take_while(common_round(allotment, number));
-  std::vector<std::uint32_t> given;
+  if (missing_units(allotment, number) > 0) take_wanted_slots({*this, allotment, {}, number}, most);
   given.reserve(claims.size());
   for (Claim& claim : claims) given.push_back(std::exchange(claim.needs[number], 0));
   std::uint64_t promised = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const std::uint64_t free = of_.caches.all[number]->free_units();
-    const std::uint64_t kept = promised + allotment.unfilled(number, claims[i].who);
-    const auto own = static_cast<std::uint32_t>(allotment.unfilled(number) - allotment.unfilled(number, claims[i].who));
+    const std::uint64_t lacking = allotment.unfilled(number, claims[i].who), kept = promised + lacking;
+    const auto own = static_cast<std::uint32_t>(allotment.unfilled(number) - lacking);
     const auto left = static_cast<std::uint32_t>(free - std::min(free, kept));
     given[i] = std::min(given[i], std::max(left, std::min(own, given[i])));
     claims[i].needs[number] = given[i];
     promised += given[i];
   }
+  for (std::size_t i = 0; i < claims.size(); ++i) claims[i].needs[number] = asked[i];
   return given;
 }
 

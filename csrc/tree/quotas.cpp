@@ -144,7 +144,7 @@ std::uint32_t Allotment::need(Group group, std::size_t cache) const noexcept {
   return units;
 }
 
-std::uint32_t Allotment::over(Group group, std::size_t cache) const {
+std::uint32_t Allotment::over_most(Group group, std::size_t cache) const {
   const Quotas::Quota* quota = quotas_.find(group);
   if (quota == nullptr) return 0;
   const std::uint64_t after = std::uint64_t{quotas_.used(group, cache)} + need(group, cache);
@@ -158,21 +158,15 @@ std::uint32_t Allotment::excess(Group group, std::size_t cache) const {
   return static_cast<std::uint32_t>(after - std::min<std::uint64_t>(after, quota->least.units[cache]));
 }
 
-std::uint64_t Allotment::unfilled(std::size_t cache, Group but) const {
-  std::uint64_t lacking = 0;
+std::uint64_t Allotment::lacking(std::size_t cache, Group but) const {
+  std::uint64_t units = 0;
   for (std::size_t i = 1; i < quotas_.groups(); ++i) {
     const auto group = static_cast<Group>(i);
     const Quotas::Quota* quota = quotas_.find(group);
     if (quota == nullptr || group == but) continue;
     const std::uint64_t after = std::uint64_t{quotas_.used(group, cache)} + need(group, cache);
-    lacking += quota->least.units[cache] - std::min<std::uint64_t>(after, quota->least.units[cache]);
+    units += quota->least.units[cache] - std::min<std::uint64_t>(after, quota->least.units[cache]);
   }
-  return lacking;
-}
-
-std::uint64_t Allotment::wanted(std::size_t cache) const {
-  std::uint64_t units = unfilled(cache);
-  for (const Claim& claim : claims_) units += claim.needs[cache];
   return units;
 }
 

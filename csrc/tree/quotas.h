@@ -138,13 +138,20 @@ class Allotment {
   std::span<const Claim> claims() const noexcept { return claims_; }
   bool claims_any(Group group) const noexcept;
   std::uint32_t need(Group group, std::size_t cache) const noexcept;
-  std::uint32_t over(Group group, std::size_t cache) const;
+  std::uint32_t over(Group group, std::size_t cache) const { return group == 0 ? 0 : over_most(group, cache); }
   std::uint32_t excess(Group group, std::size_t cache) const;  // kAll for group 0
-  std::uint64_t wanted(std::size_t cache) const;               // units that have to be free
+  std::uint64_t wanted(std::size_t cache) const {              // units that have to be free
+    std::uint64_t units = unfilled(cache);
+    for (const Claim& claim : claims_) units += claim.needs[cache];
+    return units;
+  }
   // The same of floors alone, and without that of `but`.
-  std::uint64_t unfilled(std::size_t cache, Group but = 0) const;
+  std::uint64_t unfilled(std::size_t cache, Group but = 0) const { return quotas_.any() ? lacking(cache, but) : 0; }
 
  private:
+  std::uint32_t over_most(Group group, std::size_t cache) const;
+  std::uint64_t lacking(std::size_t cache, Group but) const;
+
   const Quotas& quotas_;
   const std::span<const Claim> claims_;
 };
