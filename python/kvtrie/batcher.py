@@ -41,7 +41,8 @@ from ._closing import AsyncClosing
 from ._core import PrefixCache
 from ._persisting import persist
 from ._protocols import StepModel
-from .batch import Batch, Waiting
+from ._waiting import Waiting
+from .batch import Batch
 from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error
 from .generate import Prompt, token_ids
 from .pace import Pace

@@ -25,7 +25,7 @@ from .sampling import RankedLogprob, TokenLogprob
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .batch import Beginning, Waiting
+    from ._waiting import Beginning, Waiting
 
 __all__ = ["Request", "Stream"]
 

@@ -23,9 +23,9 @@ from fakes import DIM, KV_HEADS, CodingModel, compute, make_cache
 from kvtrie import _core
 from kvtrie._closing import AsyncClosing
 from kvtrie._live import Live
+from kvtrie._waiting import Beginning, Waiting
 from kvtrie._whole import Slotted, Whole
 from kvtrie.awaited import BothWays
-from kvtrie.batch import Beginning, Waiting
 from kvtrie.draws import Draw
 from kvtrie.explain import Rejoin
 from kvtrie.models.chat_template import ChatTemplate

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from kvtrie.batch import leading
+from kvtrie._waiting import leading
 from kvtrie.pace import Pace
 from processes import PATIENCE, run_python, wait_for
 from random_models import random_model

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from .. import __version__
 from ..models.base import Model
@@ -67,9 +67,9 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
         app.include_router(router)
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> JSONResponse:
+    async def openapi() -> JsonResponse:
         """The description of all this; making it takes too long for the event loop."""
-        return JSONResponse(await asyncio.to_thread(app.openapi))
+        return JsonResponse(await asyncio.to_thread(app.openapi))
 
     @app.get("/health")
     async def health() -> dict[str, str]:

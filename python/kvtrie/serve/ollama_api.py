@@ -226,7 +226,7 @@ def _text_fields(piece: Piece) -> JsonObject:
 
 def _loaded(engine: Engine, fields: Callable[[Piece], JsonObject]) -> Response:
     """To who asks for nothing, so that the model is there for the first question."""
-    return JSONResponse({**_head(engine), **fields(Piece()), "done": True, "done_reason": "load"})
+    return JsonResponse({**_head(engine), **fields(Piece()), "done": True, "done_reason": "load"})
 
 
 async def _answered(
