@@ -102,7 +102,7 @@ class _Scripted:
     """A request whose tokens are there already."""
 
     logprobs: tuple[Any, ...] = ()
-    error = None
+    error = beginning = None
     finish_reason = None
     prompt_tokens, reused = 3, 0
 
