@@ -84,7 +84,7 @@ Routes route(const Tensor& scores, std::int64_t k, Weighting weighting) {
   if (weighting == Weighting::kSigmoidNormed) return route_biased(scores, k, weighting, {});
   check_activations(kRoute, "scores", scores, 2);
   check_choice(scores, k, scores.dim(1));
-  const Routes routes = empty_routes(scores, k);
+  Routes routes = empty_routes(scores, k);
   launch_route(scores, weighting, routes);
   return routes;
 }
@@ -93,7 +93,7 @@ Routes route_biased(const Tensor& scores, std::int64_t k, Weighting weighting, c
   check_activations(kRoute, "scores", scores, 2);
   check_ranking(scores, ranking);
   check_choice(scores, k, ranking.kept * (scores.dim(1) / ranking.groups));
-  const Routes routes = empty_routes(scores, k);
+  Routes routes = empty_routes(scores, k);
   launch_route_biased(scores, weighting, ranking, routes);
   return routes;
 }
