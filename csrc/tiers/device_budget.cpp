@@ -97,20 +97,26 @@ std::uint64_t DeviceBudget::freeable_tokens(Node* also) {
   return std::accumulate(idle.begin(), idle.end(), std::uint64_t{0});
 }
 
-std::uint32_t DeviceBudget::freeable_cells(std::size_t cache) const {
+// Of a windowed cache, what a page-in that is under way builds on, and the points of pins; of one group, or of all.
+std::vector<const SpanList*> DeviceBudget::pinned_cells(std::size_t cache, std::optional<Group> group) const {
   std::vector<const SpanList*> pinned;
-  if (!in_use_.windows.empty()) {
-    for (const SpanList& list : in_use_.windows[cache]) pinned.push_back(&list);
-    const RestorePoint* point = in_use_.point == nullptr ? nullptr : &state_of(in_use_.point).point();
-    if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->held[cache].cells());
-  }
-  for (const Pin& pin : of_.leases.pins()) {
-    const RestorePoint& point = state_of(pin.node).point();
+  const auto add_point = [&](const Node* node) {
+    const RestorePoint& point = state_of(node).point();
     if (point.exists() && point.on_device) pinned.push_back(&point.held[cache].cells());
+  };
+  if (!in_use_.windows.empty() && (!group || in_use_.group == *group)) {
+    for (const SpanList& list : in_use_.windows[cache]) pinned.push_back(&list);
+    if (in_use_.point != nullptr) add_point(in_use_.point);
   }
-  const CausalCache::Usage usage = of_.caches.attention[cache]->usage();
-  const auto held = static_cast<std::uint32_t>(usage.held);
-  return held - std::min(held, of_.caches.attention[cache]->live_cells(pinned));
+  for (const Pin& pin : of_.leases.pins())
+    if (!group || pin.node->group() == *group) add_point(pin.node);
+  return pinned;
+}
+
+std::uint32_t DeviceBudget::freeable_cells(std::size_t cache) const {
+  const CausalCache& owner = *of_.caches.attention[cache];
+  const auto held = static_cast<std::uint32_t>(owner.usage().held);
+  return held - std::min(held, owner.live_cells(pinned_cells(cache, {})));
 }
 
 // Counts no further than `enough`, in the order in which points would go. A slot that several of them hold is free when
@@ -138,19 +144,9 @@ std::uint32_t DeviceBudget::idle_cells(std::size_t cache, Group group) const {
     });
     return idle;
   }
-  std::vector<const SpanList*> pinned;
-  const auto add_point = [&](const RestorePoint& point) {
-    if (point.exists() && point.on_device) pinned.push_back(&point.held[cache].cells());
-  };
-  if (in_use_.group == group && !in_use_.windows.empty()) {
-    for (const SpanList& list : in_use_.windows[cache]) pinned.push_back(&list);
-    if (in_use_.point != nullptr) add_point(state_of(in_use_.point).point());
-  }
-  for (const Pin& pin : of_.leases.pins()) {
-    if (pin.node->group() == group) add_point(state_of(pin.node).point());
-  }
   const std::uint32_t held = of_.quotas.used(group, cache);
-  return held - std::min(held, of_.caches.attention[cache]->live_cells(pinned, of_.quotas.find(group)->space->number));
+  const Owner owner = of_.quotas.find(group)->space->number;
+  return held - std::min(held, of_.caches.attention[cache]->live_cells(pinned_cells(cache, group), owner));
 }
 
 // Of one pool.

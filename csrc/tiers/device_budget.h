@@ -95,10 +95,8 @@ class DeviceBudget {
   // All or kCacheFull, in which case nothing changed.
   void make_room(const Needs& needs, Group who = 0);
   void make_room(std::span<const Claim> claims);
-  // Of one cache that restore points hold state of: units free now, at most `count`; evicts points of kinds up to
-  // `most` only.
-  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most);
-  // The same for the `needs` of each claim, which are what they were afterwards.
+  // Of one cache that restore points hold state of: units free now for each claim, at most what it needs; evicts points
+  // of kinds up to `most` only. The claims are what they were afterwards.
   std::vector<std::uint32_t> try_free_slots(std::size_t number, std::span<Claim> claims, PointKind most);
 
   // --- kept
@@ -117,7 +115,8 @@ class DeviceBudget {
   }
 
   // --- what is idle, and how much that comes to
-  std::vector<std::uint64_t> idle_tokens(Node* also);     // of each group
+  std::vector<std::uint64_t> idle_tokens(Node* also);  // of each group
+  std::vector<const SpanList*> pinned_cells(std::size_t cache, std::optional<Group> group) const;
   std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
   // Counts no further than `enough`. `may`: groups whose points count.
   std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups& may);

@@ -121,12 +121,6 @@ bool DeviceBudget::frees_some(const Node* node, std::size_t number) const {
   return node != in_use_.point && of_.caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
 }
 
-std::uint32_t DeviceBudget::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
-  Claim claim{0, of_.caches.no_needs()};
-  claim.needs[number] = count;
-  return try_free_slots(number, {&claim, 1}, most).front();
-}
-
 void DeviceBudget::take_wanted_slots(const Round& round, PointKind most) {
   const Trie::Groups open = round.open();
   const std::size_t number = *round.number, resource = of_.orders.place_of(number);

@@ -74,11 +74,8 @@ class NodePlaces {
   bool is_being_written(const BlobPtr& blob) const { return being_written_.count(blob) != 0; }
   std::uint64_t bytes_being_written() const noexcept { return bytes_being_written_; }
 
-  // Cells of the windowed cache at `place` (tree_orders.h): the first node for which `gives` says yes, null when there
-  // is none.
-  Node* first_with_cells(std::size_t place, const std::function<bool(Node*)>& gives) {
-    return trie_.victim(orders_.cells(place), gives);
-  }
+  // Cells of the windowed cache at `place` (tree_orders.h): the first node of the group for which `gives` says yes,
+  // null when there is none.
   Node* first_with_cells(Group group, std::size_t place, const std::function<bool(Node*)>& gives) {
     return trie_.victim_of(group, orders_.cells(place), gives);
   }

@@ -152,6 +152,13 @@ struct DeviceTreeWorld : TreeWalks {
     return bytes;
   }
 
+  // Units of one cache that can be had now by a claim of namespaces without a quota.
+  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
+    Claim claim{0, caches.no_needs()};
+    claim.needs[number] = count;
+    return device_budget.try_free_slots(number, {&claim, 1}, most).front();
+  }
+
   // --- bytes
   std::uint64_t bytes_of_cells(std::size_t cache, std::uint64_t count) const {
     return count * caches.attention[cache]->shape().bytes_per_cell();

@@ -186,7 +186,7 @@ class RoomDriver final : public DeviceTreeDriver {
     const std::uint32_t count = up_to(world_.caches.all[cache]->limit());
     const auto most = static_cast<PointKind>(1 + random_() % 4);
     const std::size_t users = count_of_user_points();
-    const std::uint32_t got = world_.device_budget.try_free_slots(cache, count, most);
+    const std::uint32_t got = world_.try_free_slots(cache, count, most);
     ASSERT_EQ(got, std::min(count, world_.caches.all[cache]->free_units()));
     if (most != PointKind::kUser) {
       ASSERT_EQ(count_of_user_points(), users);

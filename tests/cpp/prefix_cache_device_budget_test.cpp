@@ -285,9 +285,9 @@ TEST_F(RoomTest, WhatAPageInBuildsOnIsKeptUntilItIsDone) {
   EXPECT_EQ(refusal(needs(0, 32 - 4)).freeable, 16u - 3 - 2);
   device_budget.make_room(needs(0, 32 - 5, 1));
   EXPECT_TRUE(has_point_there(kept) && !has_point_there(other));
-  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 1u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 1u);
   device_budget.keep_nothing();
-  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 2u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 2u);
   device_budget.make_room(needs(0, 32));
 }
 
@@ -298,14 +298,13 @@ TEST_F(RoomTest, SlotsAreFreedForPointsOfSmallerKindsOnly) {
   Node* end = add(8);
   put_point(spaced, PointKind::kSpaced);
   put_point(end, PointKind::kBranch);
-  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kSpaced), 1u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kSpaced), 1u);
   EXPECT_TRUE(!has_point_there(spaced) && has_point_there(end));
-  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 1, PointKind::kUser), 1u) << "that is free already";
+  EXPECT_EQ(try_free_slots(kRoomState, 1, PointKind::kUser), 1u) << "that is free already";
   EXPECT_TRUE(has_point_there(end));
   const Leases::Hold hold = leases.hold(end);
   const HeldState standing = state_of(end).point().held[kRoomState].share();
-  EXPECT_EQ(device_budget.try_free_slots(kRoomState, 2, PointKind::kUser), 1u)
-      << "a session stands on it: it frees nothing";
+  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 1u) << "a session stands on it: it frees nothing";
   EXPECT_TRUE(has_point_there(end));
   EXPECT_EQ(refusal(needs(0, 0, 2)).freeable, 0u);
   leases.let_go(hold);
