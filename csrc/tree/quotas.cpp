@@ -125,9 +125,10 @@ void Quotas::check(std::vector<std::string>& findings, std::uint64_t free_disk) 
       findings.push_back(cat("cache ", i, ": floors lack ", now.unfilled(i), ", free ", caches_.all[i]->free_units()));
   }
   const std::shared_ptr<ByteBudget>& memory = namespaces_.host();
-  if (memory != nullptr && memory->cap() - memory->used() < unfilled_host(0, 0))
+  if (memory != nullptr && memory->cap() - memory->used() < unfilled_host(0, 0)) {
     findings.push_back(
         cat("host memory: floors lack ", unfilled_host(0, 0), ", free ", memory->cap() - memory->used()));
+  }
   if (free_disk < unfilled_disk(0, 0))
     findings.push_back(cat("disk: floors lack ", unfilled_disk(0, 0), ", free ", free_disk));
 }
