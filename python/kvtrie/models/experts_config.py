@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _MOST = 2**31 - 1
 MOST_EXPERTS = 2**20
 
+# Parts of tensors' names in files of Mixtral's form, and what they are here.
+BLOCK_SPARSE = (
+    (".block_sparse_moe.", ".mlp."),
+    (".w1.weight", ".gate_proj.weight"),
+    (".w2.weight", ".down_proj.weight"),
+    (".w3.weight", ".up_proj.weight"),
+)
+
 
 @dataclass(frozen=True)
 class ExpertsConfig(ModelConfig):
@@ -66,6 +74,18 @@ def sparse_fields(reader: Reader, count: int, defaults: Mapping[str, int], norm:
         else 0,
         "norm_topk_prob": reader.flag("norm_topk_prob", norm),
         "expert_layers": tuple(i for i in range(reader.layers()) if i not in dense and (i + 1) % every == 0),
+    }
+
+
+def in_every_layer(raw: Raw, reader: Reader, count: int, per_token: int) -> Fields:
+    """Of a family with ``num_local_experts`` in every layer, as wide as ``intermediate_size``; the numbers are those of
+    a file that has none."""
+    experts = count_of(raw, reader, "num_local_experts", "num_experts", 1, count)
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": reader.within("num_experts_per_tok", 1, experts, per_token),
+        "moe_intermediate_size": reader.integer("intermediate_size"),
+        "expert_layers": tuple(range(reader.layers())),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, no_windows
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
-from ..experts_config import Fields, count_of
+from ..experts_config import BLOCK_SPARSE, Fields, in_every_layer
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..rope_config import PARTIAL, RopeFields
@@ -36,12 +36,7 @@ class MiniMaxM2(CausalModel):
     fixed = {"mlp_bias": False, "attention_bias": False}  # noqa: RUF012 (the same)
     theta = 5e6
     whole = False
-    renamed = (
-        (".block_sparse_moe.", ".mlp."),
-        (".w1.weight", ".gate_proj.weight"),
-        (".w2.weight", ".down_proj.weight"),
-        (".w3.weight", ".up_proj.weight"),
-    )
+    renamed = BLOCK_SPARSE
 
     @classmethod
     def read_ropes(cls, raw: Raw, where: str) -> dict[str, RopeFields]:
@@ -54,13 +49,7 @@ class MiniMaxM2(CausalModel):
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         no_windows(raw, reader, where)
-        count = count_of(raw, reader, "num_local_experts", "num_experts", 1, 256)
-        return {
-            "num_experts": count,
-            "num_experts_per_tok": reader.within("num_experts_per_tok", 1, count, 8),
-            "moe_intermediate_size": reader.integer("intermediate_size"),
-            "expert_layers": tuple(range(reader.layers())),
-        }
+        return in_every_layer(raw, reader, count=256, per_token=8)
 
     @classmethod
     def experts(cls, config: CausalConfig) -> ExpertsPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .. import gguf_settings
 from ..causal import one_window
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOW, not_read
-from ..experts_config import LEAVES, Fields, count_of, experts_from_gguf
+from ..experts_config import BLOCK_SPARSE, LEAVES, Fields, experts_from_gguf, in_every_layer
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from .mistral import Mistral
@@ -38,23 +38,11 @@ class Mixtral(Mistral):
     }
     defaults = {**Mistral.defaults, "rms_norm_eps": 1e-5}  # noqa: RUF012 (the same)
     theta = 1e6
-    renamed = (
-        (".block_sparse_moe.", ".mlp."),
-        (".w1.weight", ".gate_proj.weight"),
-        (".w2.weight", ".down_proj.weight"),
-        (".w3.weight", ".up_proj.weight"),
-    )
+    renamed = BLOCK_SPARSE
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        count = count_of(raw, reader, "num_local_experts", "num_experts", 1, 8)
-        return {
-            **one_window(raw, reader, where, None),
-            "num_experts": count,
-            "num_experts_per_tok": reader.within("num_experts_per_tok", 1, count, 2),
-            "moe_intermediate_size": reader.integer("intermediate_size"),
-            "expert_layers": tuple(range(reader.layers())),
-        }
+        return {**in_every_layer(raw, reader, count=8, per_token=2), **one_window(raw, reader, where, None)}
 
 
 def _from_gguf(experts: Fields) -> Fields:
