@@ -54,7 +54,7 @@ struct Work {
   // The first node with cells of its own; those that are met without are parked.
   Node* find() {
     std::vector<Node*> idle;
-    Node* found = places.first_with_cells(0, [&](Node* node) {
+    Node* found = places.first_with_cells(0, 0, [&](Node* node) {
       const SpanList& held = state_of(node).held[0].cells.front();
       if (cells->cells_held_only(held.spans(), 1) > 0) return true;
       idle.push_back(node);
