@@ -3,7 +3,7 @@
 Four questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
 
 decode   one query row against a history, launched layer by layer and, as steps of a model do, replayed in one launch
-         (docs/fast_models.md), beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
+         (docs/own_model.md), beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
          bench/yardsticks/attention_avx2.cpp) and beside the mere reading of the same K and V by two threads
 spans    the same history in spans of 16, 64 and 256 cells that are not neighbours, beside one whole span
 prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key

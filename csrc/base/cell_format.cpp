@@ -32,7 +32,7 @@ void load_16(const std::byte* row, std::size_t count, float* numbers) noexcept {
   }
 }
 
-// A new format is an entry here, its loads and stores in kernels/cell_format.clh, and what docs/cell_formats.md lists.
+// A new format is an entry here, its loads and stores in kernels/cell_format.clh, and what docs/format.md lists.
 constexpr std::array<CellFormat, 3> kFormats = {{
     {"float32", DType::kFloat32, DType::kFloat32, 1, 4, 0, true, store_floats, load_floats},
     {"float16", DType::kFloat16, DType::kFloat16, 1, 2, 1, true, store_16<float_to_half>, load_16<half_to_float>},

@@ -212,7 +212,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   Owner owner_of(Cell cell) const;  // whose bytes it has, held or not
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
-  // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
+  // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
   // Cells of [start, end), in a windowed cache those that were still there.
   using Snapshot = CacheSnapshot<CausalCache, CausalContents>;

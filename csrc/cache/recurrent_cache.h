@@ -135,7 +135,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   CompletionPtr store_held(const HeldState& state, std::byte* image) override;
   CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) override;
 
-  // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
+  // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
   // are changes, too); one of begin_forward means kBusy.
   using Snapshot = CacheSnapshot<RecurrentCache, RecurrentContents>;  // the slot of the state at `end`

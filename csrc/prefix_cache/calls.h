@@ -15,7 +15,7 @@
 //     the cache was closed        A throws kClosed at once
 //
 // What grows with how much is known is done in pieces (Pieces): between two of them the call is outside, and whoever
-// waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/costs.md names.
+// waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/performance.md names.
 //
 // Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. Who cannot wait
 // leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that sends to

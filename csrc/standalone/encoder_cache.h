@@ -107,7 +107,7 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   CausalCache::History get(EncoderForward& forward, std::int32_t layer);
   void drop(EncoderForward& forward) noexcept;  // its rows do not count, and its items go back, unless it has ended
 
-  // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
+  // --- editing (docs/tensors.md) ---------------------------------------------------------------------------------
   // The forward that a changed sequence is in ends first, as in start_forward.
   using Snapshot = CacheSnapshot<EncoderCache, EncoderContents>;  // the cells of the item that stands there, if any
   using SnapshotPtr = std::shared_ptr<Snapshot>;

@@ -85,7 +85,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::vector<std::vector<std::int32_t>> boundaries(std::optional<std::int32_t> layer = std::nullopt) const;
   std::vector<std::int32_t> row_starts(std::optional<std::int32_t> layer = std::nullopt) const;
 
-  // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
+  // --- editing (docs/tensors.md) ---------------------------------------------------------------------------------
   using Snapshot = CacheSnapshot<HybridCache, HybridContents>;  // of every component
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   bool can_resume(SequenceId id, std::int32_t position) const;

@@ -18,7 +18,7 @@ from site_sources import first_sentence, page_of
 _log = logging.getLogger("mkdocs.plugins.kvtrie")
 _HEADERS = re.compile(r"^<!-- headers: ([\w/]+) -->$", flags=re.M)
 _COPIES = "source/"
-_WIDE = ("compared.md", "glossary.md", "promises.md", "testing.md")  # tables that need the room of both side bars
+_WIDE = ("compared.md", "concepts.md", "promises.md", "testing.md")  # tables that need the room of both side bars
 _OF_SOURCES = (
     "---\nhide: [navigation, toc]\nsearch:\n  boost: 0.3\n---\n\n"  # lines are long, and guides are found first
 )

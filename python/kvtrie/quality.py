@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["CELL_FORMATS", "WEIGHT_FORMATS", "FormatQuality", "Quality", "quality", "shipped_text"]
 
 CELL_FORMATS = ("float32", "float16")
-"""How caches keep K and V (docs/cell_formats.md)."""
+"""How caches keep K and V (docs/format.md)."""
 WEIGHT_FORMATS = ("stored", "float16", "q8_0", "q5_1", "q4_0")
 """How weights are kept unless somebody names others: as they are in the file, and made of that while loading."""
 

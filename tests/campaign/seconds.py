@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how long each test takes and writes docs/test_seconds.md of it.
+"""Measures how long each test takes and writes docs/results/test_seconds.md of it.
 
     seconds.py           what `./dev test` plays: every C++ program, then the Python tests, in as many processes
     seconds.py --table   the page alone, of what was measured before
@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "logs"
 PROGRAMS, PYTHON = LOGS / "seconds-programs.xml", LOGS / "seconds-python.xml"
-PAGE = ROOT / "docs" / "test_seconds.md"
+PAGE = ROOT / "docs" / "results" / "test_seconds.md"
 SHOWN = 0.5  # tests shorter than this are counted, not listed
 
 

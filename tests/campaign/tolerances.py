@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how near tests come to their bounds, as several processors compute, and writes docs/tolerances.md of it.
+"""Measures how near tests come to their bounds, as several processors compute, and writes docs/results/tolerances.md of it.
 
     tolerances.py                          every processor that this machine can be, then the page
     tolerances.py native nehalem           these, then the page
@@ -32,7 +32,7 @@ from numpy._core import _multiarray_umath as numpy_parts
 from levels import LEVELS, environment, flags_here
 
 FOLDER = ROOT / "build" / "bounds"
-PAGE = ROOT / "docs" / "tolerances.md"
+PAGE = ROOT / "docs" / "results" / "tolerances.md"
 BEGIN = "## The bounds\n"  # what follows on the page is written by this program
 MARGIN = 10
 INTEL = ROOT / "build" / "drivers" / "intel" / "lib" / "libintelocl.so"  # ./dev drivers

@@ -1,6 +1,6 @@
 // The bounds of floating-point comparisons, each with its reason. As in tests/python/bounds.py, a process writes the
 // largest that each test measured to the file that KVTRIE_BOUNDS names; tests/campaign/tolerances.py makes
-// docs/tolerances.md of it.
+// docs/results/tolerances.md of it.
 #pragma once
 
 #include <fcntl.h>

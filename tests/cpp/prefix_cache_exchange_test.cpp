@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Together, EveryKind, ::testing::ValuesIn(test::kinds_to
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, ::testing::ValuesIn(kEvery),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// One process writes at a time: of two that announce at once, one may lose its entry (docs/store_format.md).
+// One process writes at a time: of two that announce at once, one may lose its entry (docs/store.md).
 TEST_P(EveryKind, AnotherProcessFindsWhatOneComputed) {
   Process a(GetParam(), store_), b(GetParam(), store_);
   for (const std::int32_t length : {100, 256, 257, 700, 1500}) {

@@ -25,7 +25,7 @@ Bytes text_bytes(const Tokens& tokens) { return token_bytes(tokens, {}); }
 // ---- keys
 // ------------------------------------------------------------------------------------------------------------
 
-// Made with another implementation of SHA-256; docs/store_format.md has the recipe.
+// Made with another implementation of SHA-256; docs/store.md has the recipe.
 TEST(SharedPath, KeysAreFixedForGood) {
   const SharedPath path(scope(), range(0, 300), {});
   EXPECT_EQ(path.index_key(0), "kvtrie:1:i:1977c08cbe58d85e7b8be16570af1518439569347cc6afb71a8bd9b8c28f0ce9");

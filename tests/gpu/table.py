@@ -13,7 +13,7 @@ from compilers import Figures
 from toolchain import ROOT, versions
 
 RESULTS = ROOT / "docs" / "results" / "kernels.json"
-PAGE = ROOT / "docs" / "kernel_figures.md"
+PAGE = ROOT / "docs" / "results" / "kernels.md"
 MARGIN = 4  # registers of a lane: what a harmless change of a source moves
 
 Table = dict[str, dict[str, Figures]]
@@ -45,9 +45,9 @@ def write(table: Table) -> None:
 
 _HEAD = """# Kernels, as compilers for GPUs see them
 
-Made by `./dev kernels --record` from [results/kernels.json](results/kernels.json), which also has the local
+Made by `./dev kernels --record` from [kernels.json](kernels.json), which also has the local
 memory of each group. Tools: {tools}.
-[gpu.md](gpu.md#proving-a-kernel-without-one) says how; a driver's own compiler may take some registers more or less.
+[gpu.md](../gpu.md#proving-a-kernel-without-one) says how; a driver's own compiler may take some registers more or less.
 
 Registers of a lane, and the warps that are resident on a multiprocessor at a time. `+N`: bytes of a lane that lie in
 memory instead, spilled registers among them.

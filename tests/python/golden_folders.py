@@ -29,7 +29,7 @@ from processes import run_python
 
 GOLDENS = Path(__file__).with_name("goldens")
 FOLDERS, STORES = GOLDENS / "folders", GOLDENS / "stores"
-VERSION = 1  # of docs/format.md and docs/store_format.md; a new one gets folders of its own
+VERSION = 1  # of docs/format.md and docs/store.md; a new one gets folders of its own
 MADE = ("dense-float32", "dense-float16", "window-float32", "chunk-float32", "recurrent-float16", "hybrid-float32")
 SHARED = ("dense-float32", "hybrid-float32")
 

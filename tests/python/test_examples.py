@@ -214,7 +214,7 @@ for name, program in json.load(sys.stdin):
 def test_code_in_the_texts_runs() -> None:
     """The Python blocks of each text, one after the other in one program."""
     programs = [(path.name, "\n".join(blocks)) for path in TEXTS if (blocks := snippets(path))]
-    assert len(programs) > 20
+    assert len(programs) > 12
     result = run_python(
         "-W", "error", "-c", EACH, cwd=ROOT, environment={"PYTHONIOENCODING": "utf-8"}, input=json.dumps(programs)
     )

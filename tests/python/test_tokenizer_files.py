@@ -252,7 +252,7 @@ def test_every_special_token_that_a_file_names_is_one(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_documentation_has_every_setting() -> None:
-    rows = (Path(__file__).parents[2] / "docs" / "tokenizers.md").read_text(encoding="utf-8").splitlines()
+    rows = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8").splitlines()
     for key, setting in SETTINGS.items():
         assert any(
             f"`{key}`" in row and f"| {setting.fate}" in row and row.endswith(f"| {setting.why} |") for row in rows

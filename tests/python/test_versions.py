@@ -1,6 +1,6 @@
 """Versions: what an earlier one wrote is read for ever, or is a named miss; golden_folders.py says what is kept.
 
-A version of the formats (docs/format.md, docs/store_format.md) does not change: what is written today is what is kept,
+A version of the formats (docs/format.md, docs/store.md) does not change: what is written today is what is kept,
 byte for byte. A change that shows here needs a new version, with folders of its own beside those of the old one.
 """
 

@@ -269,7 +269,7 @@ class Model(Whole):
         total), in parts of the work, or True for a tqdm bar on stderr where it takes more than a second. ``wait``:
         whether all of it is done before this returns. If not, as :meth:`caches` has it, programs that were never
         compiled are left to a process behind the first step, but for those that any first token needs
-        (docs/fast_models.md).
+        (docs/own_model.md).
         """
         flag(wait, "model.warm_up", "wait")
         if dtype is not None:

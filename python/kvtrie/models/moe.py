@@ -1,7 +1,7 @@
 """Mixture of experts: each row goes through the few experts its router chose, and the results are added up.
 
 With a few rows each (row, expert) is a product of its own, whose weights are chosen on the device: nothing is read
-back, and the step can be replayed (docs/fast_models.md). That takes the experts of a layer in two buffers, one for each
+back, and the step can be replayed (docs/own_model.md). That takes the experts of a layer in two buffers, one for each
 half of their MLPs. With more rows, so that many share an expert (:func:`routed_rows`), and where such a buffer would be
 too large, the choice is read back, one host wait a layer, and rows are gathered expert after expert, so that each
 expert multiplies its rows at once:

@@ -5,7 +5,7 @@ Concept. ``tokenizer.json`` has the vocabulary, the rules, and most added tokens
 added behind the others, in the order that transformers adds them in. An id that a file says and that this does not lead
 to is refused: the model was trained with it.
 
-Each key of ``tokenizer_config.json`` is read, neutral or refused (``SETTINGS``; docs/tokenizers.md has the table).
+Each key of ``tokenizer_config.json`` is read, neutral or refused (``SETTINGS``; docs/text.md has the table).
 """
 
 from __future__ import annotations

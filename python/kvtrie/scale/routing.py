@@ -12,7 +12,7 @@ Everything is weighed in tokens to compute. For a prompt of n tokens of which re
 
 The least cost is first: a replica that knows the prompt gets it until its queue costs more than computing the prompt
 again elsewhere, which is also how a prompt that many ask for comes to be known by several. WEIGHT is above 1, as what
-is computed again delays all that come later, too (docs/scale_figures.md). Where no replica knows a tenth of the prompt,
+is computed again delays all that come later, too (docs/scale.md). Where no replica knows a tenth of the prompt,
 the less loaded of two that are drawn gets it ("power of two choices"; Mitzenmacher, 2001), so that several routers that
 know the same do not all choose the same.
 
@@ -32,7 +32,7 @@ from typing import Generic, Protocol, TypeVar
 
 BLOCK = 64  # tokens between two fingerprints of a prompt (csrc/trie/fingerprint.h)
 REQUEST_TOKENS = 64  # what a request that is under way costs the next one: its share of the steps
-WEIGHT = 3.0  # of a token to compute against one that waits (docs/scale_figures.md: affinity under overload)
+WEIGHT = 3.0  # of a token to compute against one that waits (docs/scale.md: affinity under overload)
 LEAST_SHARE = 0.1  # of a prompt, below which nobody is said to know it
 REMEMBERED = 4096  # fingerprints that a router keeps of what it sent to each replica
 SUMMARIES = 3  # of a replica, after which what was sent before is in them, or no longer there
