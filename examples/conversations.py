@@ -2,7 +2,7 @@
 
     ./dev demo                                   # SmolLM2-135M-Instruct, which is downloaded once
     ./dev demo --model tiny                      # the model in examples/tiny, which was trained for tests
-    ./dev demo --model path/to/checkpoint        # a folder or a GGUF file; README.md lists the families
+    ./dev demo --model path/to/checkpoint        # a folder or a GGUF file; docs/own_family.md lists the families
 
 All conversations start from one long system prompt. They take turns, branch from each other, edit an earlier question,
 ask for another answer and come back after their state went to host memory. After each turn the same prompt is computed

@@ -18,7 +18,7 @@ FOREIGN = (
     " x+=1; $a<b>^~|`\t\t  \r\n\r\n   e\u0301 \u212b \ufb01 \U0001f642\U0001f469\u200d\U0001f467 \u00bd \u2167"
     " \u00a0 \u2581\n"
 )
-CORPUS = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8") + FOREIGN * 8
+CORPUS = (Path(__file__).parents[2] / "python/kvtrie/data/text.md").read_text(encoding="utf-8") + FOREIGN * 8
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<think>", "\n\n\n"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kvtrie as kv
 
-model = kv.models.load("examples/tiny")  # or a folder from Hugging Face or a GGUF file, of one of the families below
+model = kv.models.load("examples/tiny")  # or a folder from Hugging Face or a GGUF file
 cache = kv.PrefixCache(model.caches(capacity=4096), fingerprint=model.fingerprint)
 manual = Path("examples/tiny/prompt.txt").read_text()
 
