@@ -19,12 +19,12 @@
 namespace kvtrie {
 namespace {
 
-// What has all its arguments is refused for lack of memory only.
+// OpenSSL refuses a call with complete arguments for lack of memory only.
 void require_memory(bool done) {
   if (!done) throw std::bad_alloc();
 }
 
-// What others find in this thread's list of OpenSSL's errors is theirs.
+// Errors that others have in this thread's list of OpenSSL's errors stay there.
 class OwnErrors {
  public:
   OwnErrors() noexcept { ERR_set_mark(); }

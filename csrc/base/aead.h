@@ -1,8 +1,8 @@
 // Keys, and what is done with them: AES-256-GCM, HKDF-SHA256 and HMAC-SHA256, all of them OpenSSL's.
 //
-// What is derived or named is given as *fields*, each hashed with its length in front (8 bytes, little-endian), so that
-// no two lists of fields are alike; the first says what they are for. Whoever encrypts twice under one key with one
-// nonce has given both texts away: keys here are derived for one content each, and nonces count its records.
+// Keys and names are derived from *fields*, each hashed with its length in front (8 bytes, little-endian), so that no
+// two lists of fields are alike; the first field names the purpose. To encrypt twice under one key with one nonce gives
+// both texts away: each key here is derived for one content, and nonces count its records.
 //
 // Nothing here is taken from the process's own OpenSSL configuration, and nothing is freed when the process ends: a
 // thread that is still writing then does no harm. A forked process may use all of it: there is no random source here.

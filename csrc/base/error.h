@@ -26,7 +26,7 @@ enum class ErrorKind : std::uint8_t {
   kInternal,       // a bug in kvtrie: an invariant did not hold
 };
 
-// What a `kCacheFull` error knows, in cells (or slots) of the cache that was short.
+// The figures of a `kCacheFull` error, in cells (or slots) of the cache that was short.
 struct CacheFullCounts {
   std::uint64_t needed = 0;     // asked for by the refused call
   std::uint64_t free = 0;       // claimable at once

@@ -13,8 +13,8 @@ std::atomic<std::uint64_t> generation{0};
 
 constexpr int kNone = -1;
 
-// A place of the table; no descriptor is -1. What a fork finds there is closed in it, without a lock and without
-// memory.
+// A place of the table; no descriptor is -1. A forked process closes everything listed there, without a lock and
+// without memory.
 class Place {
  public:
   bool take(int descriptor) noexcept {

@@ -41,7 +41,7 @@ class ClosedInForks {
   std::size_t place_ = kMost;
 };
 
-// What `value` holds is never ended. (Where there is no memory left for that, it is.)
+// The destructor of `value` never runs. (It does if there is no memory left to prevent it.)
 template <class T>
 void leave_as_it_is(T& value) noexcept {
   static_cast<void>(new (std::nothrow) T(std::move(value)));

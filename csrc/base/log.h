@@ -1,4 +1,4 @@
-// What the library has to say while it works. It never prints: messages go to a sink that the program sets.
+// The library's log. It never prints: messages go to a sink that the program sets.
 //
 // Concept. `log_message` hands one line to the current sink, or drops it when there is none (the start) or when it is
 // below the wanted level. A sink must not throw; what it throws is dropped.

@@ -15,10 +15,10 @@
 //       int balance_ KVTRIE_GUARDED_BY(mutex_) = 0;
 //     };
 //
-// What the analysis does not see: constructors and destructors, in which an object belongs to one thread; what a
-// reference to a guarded member is used for once it was returned; who holds a mutex that is reached through a
-// std::weak_ptr; a lambda's caller, so that a lambda says KVTRIE_REQUIRES itself. Where a function is right for a
-// reason that cannot be written in these words, `assert_held` says that the mutex is held, and the reason stands there.
+// The analysis does not see: constructors and destructors, in which an object belongs to one thread; uses of a
+// reference to a guarded member after it was returned; who holds a mutex that is reached through a std::weak_ptr; a
+// lambda's caller, so that a lambda says KVTRIE_REQUIRES itself. Where a function is right for a reason that cannot be
+// written in these words, `assert_held` says that the mutex is held, and the reason stands there.
 //
 // Threads: any. A Mutex is not recursive and belongs to no class of its own: which one is taken first stands where they
 // are declared.
@@ -94,7 +94,7 @@ class KVTRIE_SCOPED_CAPABILITY MutexUnlock {
   Mutex& mutex_;
 };
 
-// What threads wait for until another one changed something that a mutex guards.
+// A condition variable: threads wait until another one has changed something that a mutex guards.
 class Condition {
  public:
   // Frees the mutex, sleeps until somebody notifies, or for no reason, and takes it again: so wait in a loop.

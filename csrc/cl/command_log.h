@@ -12,7 +12,7 @@
 // Of a group that failed it is not known which launch did. So for some time from there on each launch has an event, as
 // `watches` says: whoever does the same work again is told the kernel's name.
 //
-// What is pending is bounded in two ways. By number: a host that runs far ahead of the device would otherwise fill its
+// Two bounds hold for pending commands. By number: a host that runs far ahead of the device would otherwise fill its
 // memory with commands. And by the time that the device is expected to need for it (pace.h).
 //
 // Threads: every method may be called from any thread. `add` must be called in queue order: under the enqueue lock.

@@ -10,10 +10,11 @@
 //   - builds may run side by side and inside each other, with standard error open, redirected meanwhile, or closed;
 //   - a compiler can print as much as it likes without waiting for a reader; the log gets the first kMostPrinted bytes.
 //
-// Limits. It needs Linux (close_range or unshare); where the system refuses, the call runs as if it stood alone. What a
-// driver compiles on a thread that it started before is not caught: PoCL does so at the first launch with a local size,
-// where it runs no compiler that warns. Descriptors that the driver opens in such a call and keeps are unknown to the
-// other threads, which is why only calls that compile for CPU devices run like this: GPU drivers keep device files.
+// Limits. It needs Linux (close_range or unshare); where the system refuses, the call runs as if it stood alone. Output
+// of a thread that the driver had started before is not caught: PoCL compiles on one at the first launch with a local
+// size, but runs no compiler there that warns. Descriptors that the driver opens in such a call and
+// keeps are unknown to the other threads, which is why only calls that compile for CPU devices run like this: GPU
+// drivers keep device files.
 //
 // Threads: any, at once. Signals are left to the other threads. The caller waits, so locks that it holds are held.
 #pragma once

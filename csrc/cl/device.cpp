@@ -85,7 +85,7 @@ std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kern
   return static_cast<std::uint32_t>(std::min<std::size_t>(limit, most));
 }
 
-// What a driver says to a group that does not fit, but with its numbers. Throws kDevice, so that a variant with fewer
+// The refusal of a driver for a group that does not fit, with its numbers. Throws kDevice, so that a variant with fewer
 // work-items is tried.
 void require_group(const FoundDevice& found, const Kernel::State& kernel, const Range& local) {
   const std::size_t group = local[0] * std::max<std::size_t>(local[1], 1) * std::max<std::size_t>(local[2], 1);
@@ -95,7 +95,7 @@ void require_group(const FoundDevice& found, const Kernel::State& kernel, const 
   }
 }
 
-// What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.
+// The answer of a device that has as much local memory as this one emulates. REQUIRES: the arguments are set.
 void require_local_memory(const FoundDevice& found, cl_kernel kernel, const std::string& name) {
   const auto bytes = asked_of<cl_ulong>(found, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
   if (bytes > found.info.local_bytes)
@@ -121,8 +121,8 @@ Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in,
                                               compiling_of(found, options))),
       arguments(found.info.kind != DeviceKind::kCpu) {}
 
-// Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
-// go before the context.
+// Everybody who could still use the queue holds a DevicePtr, so nobody does. CLBlast keeps programs of its own, which
+// must go before the context.
 Device::State::~State() {
   submit_quietly();
   quiet_call("clFinish", [this] { return clFinish(queue.get()); });

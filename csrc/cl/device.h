@@ -12,7 +12,7 @@
 // failure names the kernels at both ends. From there on each launch is looked at for some time, so that the same work
 // done again names the one that fails (command_log.h). The first call that waits (read, map, finish, Event::wait) after
 // a failed command throws kDevice; so does every Event whose command came between the failure and that report. Later
-// commands are sound. A call that waits may also fail itself. Whatever it throws, the device has ended by then with the
+// commands are sound. A call that waits may also fail itself. It may throw; by then the device has finished with the
 // memory it was given.
 //
 // Threads: every method may be called from any thread. Setting a kernel's arguments and enqueueing it is one critical
@@ -224,8 +224,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::optional<std::string> load_record(const std::string& key);
   void store_record(const std::string& key, const std::string& value);
 
-  // What an upper layer keeps for this device: made at first use, destroyed with the device before its context. `make`
-  // runs under a lock and must not use extensions itself.
+  // State that an upper layer keeps for this device: made at first use, destroyed with the device before its context.
+  // `make` runs under a lock and must not use extensions itself.
   template <class T>
   std::shared_ptr<T> extension(const std::function<std::shared_ptr<T>()>& make) {
     return std::static_pointer_cast<T>(extension_slot(typeid(T), make));
@@ -278,7 +278,7 @@ class Device : public std::enable_shared_from_this<Device> {
     std::uint64_t begun = 0, ended = 0;  // nanoseconds of the device's clock; 0: the driver does not say
   };
   std::vector<LaunchTime> take_launch_times();
-  // For cleanup: waits, too, by another way where one fails. What failed is left to be reported by someone else.
+  // For cleanup: waits, too, by another way where one fails. Somebody else reports the failure.
   void finish_quietly() noexcept;
 
   struct State;  // private to cl/: context, queue, program cache

@@ -1,4 +1,4 @@
-// What the machine has: platforms, devices and their capabilities.
+// The OpenCL platforms of the machine, their devices and capabilities.
 #include <string>
 
 #include "cl/device_state.h"

@@ -122,7 +122,7 @@ struct Device::State {
   // Poses as such a driver, if it is to: commands wait for `held` until then.
   void hold_back_locked() KVTRIE_REQUIRES(enqueue_mutex);
   void open_gate_locked() noexcept KVTRIE_REQUIRES(enqueue_mutex);
-  // What clFinish answers. A driver's begins what others enqueue meanwhile; a pose's must not wait for what they hold
+  // The result of clFinish. A driver's begins what others enqueue meanwhile; a pose's must not wait for what they hold
   // back, so nobody enqueues until it returns.
   int finish_queue() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
   // Returns when a command has ended, and all before it: also where calls that wait fail, as long as the driver says

@@ -1,8 +1,8 @@
 // Listens to what a thread gives a device to do, so that the same launches can be made again (ops/launch_graph.h).
 //
-// While a recorder listens, launches go to the device as ever and are written down with their arguments. What cannot be
-// made again is noted, too: another command, or a product of CLBlast. So are the bytes of buffers that were made from
-// host memory meanwhile, since those differ from step to step.
+// While a recorder listens, launches go to the device as ever and are written down with their arguments. Commands that
+// cannot be made again are noted, too: other commands, or a product of CLBlast. So are the bytes of buffers that were
+// made from host memory meanwhile, since those differ from step to step.
 //
 // Threads: a recorder hears the thread that `listen` was called on, until `stop`, which any thread may call; what it
 // heard may be read afterwards. Units: bytes.
@@ -74,7 +74,7 @@ class LaunchRecorder {
   std::unordered_map<_cl_mem*, SharedMemory> held_;  // what is named above: a handle that is free is soon another's
 
  public:
-  // Who listens to what the calling thread gives a device; null: nobody. For cl/.
+  // The recorder of commands that the calling thread gives a device; null: none. For cl/.
   static LaunchRecorder* current(const Device::State& state) noexcept;
   void note_launch(Launch launch);
   void note_upload(_cl_mem* buffer, const void* host, std::size_t bytes);

@@ -1,4 +1,4 @@
-// What each launch of a device took by the device's own clock, for benches (Device::Options::times_launches).
+// The duration of each launch by the device's own clock, for benches (Device::Options::times_launches).
 //
 // Concept. Such a device has a queue that takes times, and every launch leaves its event here, in queue order, until
 // `take` reads them all. That costs what the device otherwise saves: an event a launch, and a driver that keeps kernels

@@ -1,8 +1,8 @@
 // Private to cl/: built programs and their kernels, in memory for the device's life and as binaries on disk.
 //
 // A program is known by its file and options; its binary by source text, options, device, driver and platform. Two
-// threads that want the same program wait for one build; different programs build at the same time. What a build leaves
-// in its log and what the compiler prints goes to ours (compiler_output.h).
+// threads that want the same program wait for one build; different programs build at the same time. The build log and
+// the compiler's output go to our log (compiler_output.h).
 //
 // Threads: every method may be called from any thread.
 #pragma once
@@ -95,7 +95,7 @@ class ProgramCache {
   const Compiling compiling_;
   mutable Mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_ KVTRIE_GUARDED_BY(mutex_);
-  // What was asked for before, by program, name and options in one text: every launch asks.
+  // Earlier requests, by program, name and options in one text: every launch looks here.
   std::unordered_map<std::string, std::shared_ptr<Kernel::State>> known_ KVTRIE_GUARDED_BY(mutex_);
 };
 

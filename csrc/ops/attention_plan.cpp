@@ -163,7 +163,7 @@ CellSpans united(const CellSpans& a, const CellSpans& b) {
   return all;
 }
 
-// The groups of one split. Those that may agree are found by the cell that their last key's run would have at 0.
+// The groups of one split. Candidates for agreement are found by the cell that their last key's run would have at 0.
 class SplitGroups {
  public:
   explicit SplitGroups(std::vector<Shared>& groups) : groups_(groups) {}

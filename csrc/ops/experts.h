@@ -20,7 +20,7 @@
 
 namespace kvtrie::ops {
 
-// What factors are: the sigmoid of the expert's score; its share of all experts (softmax); its share of the k chosen;
+// The factors are: the sigmoid of the expert's score; its share of all experts (softmax); its share of the k chosen;
 // its sigmoid's share of those of the k chosen.
 enum class Weighting : std::uint8_t { kSigmoid, kSoftmax, kNormed, kSigmoidNormed };
 // "sigmoid", "softmax", "normed", "sigmoid_normed"; kArgument for others.

@@ -8,7 +8,7 @@ namespace {
 
 std::int32_t allowed_width(std::int32_t width) { return width >= 16 ? 16 : width >= 8 ? 8 : 4; }
 
-// What the compiler aims at, by kernels/capability.cl; 0 where it does not tell.
+// The compiler's target, by kernels/capability.cl; 0 where it does not tell.
 std::int32_t compiled_width(cl::Device& device) {
   constexpr const char* kKey = "vector width";
   if (const auto known = device.load_record(kKey))

@@ -7,8 +7,8 @@
 // On a CPU device the second is 11 to 38 times slower; on a GPU the first leaves most lanes idle.
 //
 // Both use vectors as wide as the processor's registers (kernels/vector.clh): 4 floats (SSE, NEON), 8 (AVX) or 16
-// (AVX-512). What a driver prefers says little, some prefer 1 everywhere. On a CPU the compiler is asked what it aims
-// at, once for each driver; where it does not tell, and on other devices, the width that the driver calls native
+// (AVX-512). A driver's preferred width says little: some prefer 1 everywhere. On a CPU the compiler is asked what it
+// aims at, once for each driver; where it does not tell, and on other devices, the width that the driver calls native
 // decides.
 //
 // Threads: every function may be called from any thread.

@@ -52,8 +52,8 @@ std::vector<GraphOp> resolved(const GraphOps& graph, const std::vector<_cl_mem*>
   return ops;
 }
 
-// What the recorded step's buffers are. The table of a step begins with the counters of all operations and the headers,
-// so the number of launches bounds where the rest begins: an attend makes two operations.
+// The buffers of the recorded step. The table of a step begins with the counters of all operations and the headers, so
+// the number of launches bounds where the rest begins: an attend makes two operations.
 GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
   const std::span<const std::int32_t> ids = inputs.ids;
   GraphPlaces places;

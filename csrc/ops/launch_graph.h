@@ -43,7 +43,7 @@
 
 namespace kvtrie::ops {
 
-// What is new in each step, for one cache of K and V.
+// The values that change with each step, for one cache of K and V.
 struct StepTables {
   std::vector<QkvRows::Row> rows;
   const AttentionPlan* plan = nullptr;
@@ -55,7 +55,8 @@ struct RecordedTables {
   DevicePlan plan;
 };
 
-// What is new in one step: one of `tables` for each cache of K and V, one of `states` for each cache of states.
+// The values that change with each step: one of `tables` for each cache of K and V, one of `states` for each cache of
+// states.
 struct StepInputs {
   std::span<const std::int32_t> ids;
   std::span<const StepTables> tables;

@@ -152,7 +152,7 @@ class Builder {
     return "";
   }
 
-  // What joins the partial results of `attend`; launched in the recorded step only if there were any.
+  // The kernel that joins the partial results of `attend`; launched in the recorded step only if there were any.
   void add_merge(const BufferOp& attend, const Launch& launch) {
     BufferOp op;
     op.kernel = find_launch_kernel("attention_merge", kMerge);

@@ -1,4 +1,4 @@
-// What the program of a graph is built with: the options of all launches of the step in one.
+// The build options of a graph's program: those of all launches of the step in one.
 #include <algorithm>
 #include <sstream>
 

@@ -16,8 +16,8 @@
 // 1 / d, halves rounded away from zero): 8.5 bits a number, d * q within 0.6 d of w. Products have the bits of the
 // float32 weight that the blocks stand for. The backend is packed on every device.
 //
-// What follows a product can leave the same kernel: `add` (a residual or a bias), and the gate of a gated block. The
-// bits are those of the separate operations.
+// The kernel of a product can also compute the operation that follows it: `add` (a residual or a bias), and the gate of
+// a gated block. The bits are those of the separate operations.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ struct BlasSet {
   std::string kernel;  // or a routine
   cl::BlasParameters parameters;
 };
-// What a kind of device gets; empty: what CLBlast has.
+// The settings for a kind of device; empty: CLBlast's own.
 std::vector<BlasSet> blas_sets(cl::DeviceKind kind);
 // Puts `sets` in place when their products agree with the reference, else what was there before. Whether they are.
 bool apply_blas_sets(const cl::DevicePtr& device, const std::vector<BlasSet>& sets);

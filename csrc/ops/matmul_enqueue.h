@@ -10,7 +10,7 @@ struct Sides {
   std::int32_t m = 0, n = 0, k = 0;
 };
 Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in);
-// What a packed weight that keeps numbers as `stored` is packed from, unless it is blocks.
+// The dtype from which a weight is packed that is kept as `stored`, unless it is blocks.
 DType source_of(WeightDType stored);
 
 namespace bare {

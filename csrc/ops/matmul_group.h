@@ -15,7 +15,7 @@
 
 namespace kvtrie::ops {
 
-// What a device allows a group, and how many run at a time.
+// The limits of a device for a group, and how many groups run at a time.
 struct GroupLimits {
   std::size_t lanes = 32, local_bytes = 16384;
   std::uint32_t units = 1;

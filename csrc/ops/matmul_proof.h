@@ -1,5 +1,4 @@
-// Private to ops/: small cases of the products, compared with the reference. Whoever launches asks before the first
-// use.
+// Private to ops/: small cases of the products, compared with the reference. Callers ask before the first launch.
 #pragma once
 
 #include "ops/matmul_group.h"

@@ -30,7 +30,7 @@ std::size_t groups_of(const TensorVariant& variant, const Sides& sides) {
 
 std::size_t lanes_of(const TensorVariant& variant) { return kWarp * variant.warps_m * variant.warps_n; }
 
-// What each kernel is told of `add` and y.
+// The arguments of each kernel for `add` and y.
 struct Ends {
   const Tensor& added;
   std::uint64_t add_at, add_stride;
@@ -162,7 +162,7 @@ void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& 
 
 }  // namespace bare
 
-// What a group may have of local memory shows when it is tried: then with as much as every device allows.
+// The local memory that a group may have shows when it is tried: then with as much as every device allows.
 bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                    std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();

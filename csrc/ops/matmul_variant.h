@@ -32,7 +32,7 @@ struct PackedVariant {
 // The variant for so many rows and vectors of `width` floats. Results do not depend on it.
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated = {});
-// What takes the place of a variant that does not work.
+// The replacement of a variant that does not work.
 PackedVariant general_variant(const PackedVariant& variant);
 // Panels of a work-item for m rows and so many panels: as many as leave no unit without work for long, since what a
 // work-item does with its rows first is the same for one group of panels and for several.

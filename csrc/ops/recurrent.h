@@ -37,7 +37,7 @@ struct StateRows {
   std::vector<StateWrite> writes;
 };
 
-// What all recurrent layers of a step share, laid out as in kernels/recurrent.cl.
+// Arrays that all recurrent layers of a step share, laid out as in kernels/recurrent.cl.
 class StateRuns {
  public:
   StateRuns() = default;

@@ -132,7 +132,7 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
   return all_close(read_back(y), wanted, 1e-4f) && all_close(read_back(pool), states, 1e-4f);
 }
 
-// What the work-group variant needs fits: it holds TILE rows of k and of q in local memory.
+// Whether the work-group variant fits: it holds TILE rows of k and of q in local memory.
 bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
   const std::uint64_t bytes = 2ull * kTile * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
   return bytes <= device.info().local_bytes;

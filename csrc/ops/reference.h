@@ -107,7 +107,7 @@ struct Q8Blocks {
 // w [out, in], finite and at most kMaxQ8. A scale that rounds to zero leaves a block of zeros.
 Q8Blocks quantise_q8(std::span<const float> w, std::size_t in);
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in);  // [out, in], exact
-// What GGML's blocks stand for, in their order.
+// The numbers that GGML's blocks stand for, in their order.
 std::vector<float> dequantise_blocks(WeightDType dtype, std::span<const std::byte> blocks);
 // Blocks of arbitrary numbers, most of them below 1; `numbers`: a multiple of a block's.
 std::vector<std::byte> sample_blocks(WeightDType dtype, std::size_t numbers, std::uint32_t salt);

@@ -15,7 +15,7 @@ struct Key {
   double added = 0.0;
 };
 
-// What all keys have in common.
+// Properties that all keys have in common.
 struct Kept {
   const CellFormat* format = nullptr;
   std::uint32_t k_dim = 0, v_dim = 0;

@@ -27,7 +27,7 @@ void set_width_override(cl::Device& device, std::optional<std::int32_t> width);
 // Work-items of a group of the small kernels, once lanes_for has asked them.
 std::optional<std::int32_t> lanes(cl::Device& device);
 void set_lanes(cl::Device& device, std::int32_t lanes);
-// Those of argmax, once they were asked for.
+// Lanes of argmax, once they were found.
 std::optional<std::int32_t> argmax_lanes(cl::Device& device);
 void set_argmax_lanes(cl::Device& device, std::int32_t lanes);
 void set_measured_width(cl::Device& device, std::int32_t width);

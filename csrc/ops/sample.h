@@ -1,8 +1,8 @@
 // Choosing the next token of several sequences at once: each row of logits with parameters of its own.
 //
-// Concept. What a row needs is sent in one piece and enqueued with the one launch for all rows (kernels/sample.cl has
-// the order of things and the arithmetic). Edits are what penalties and biases come to: a factor and a summand for some
-// of a row's tokens, so that no row of logits has to pass the host.
+// Concept. The data of a row is sent in one piece and enqueued with the one launch for all rows (kernels/sample.cl has
+// the order and the arithmetic). Edits are what penalties and biases come to: a factor and a summand for some of a
+// row's tokens, so that no row of logits has to pass the host.
 //
 // A row's token depends on its logits, its options and its edits, and on nothing else: neither on the other rows, nor
 // on how many there are. Cost: O(vocab) for each row and bisection step, some 30 with top_k or top_p, twice that with
@@ -38,7 +38,7 @@ Tensor sample_rows(const Tensor& logits, std::span<const SampleOptions> rows, st
 // All rows with the same options; row r has the counter `options.counter` + r.
 Tensor sample(const Tensor& logits, const SampleOptions& options);
 
-// What kernels/sample.cl reads, row by row and then edit by edit. REQUIRES: checked arguments.
+// The input of kernels/sample.cl, row by row and then edit by edit. REQUIRES: checked arguments.
 std::vector<std::int32_t> sample_words(std::span<const SampleOptions> rows, std::span<const LogitEdit> edits);
 
 }  // namespace kvtrie::ops

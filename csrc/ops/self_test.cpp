@@ -20,7 +20,7 @@ std::uint64_t text_hash(const std::string& program) {
   return hash;
 }
 
-// While it lives, the device's journal says that `key` is being tried. What cannot be written is lost.
+// While it lives, the device's journal says that `key` is being tried. A note that cannot be written is lost.
 class Trial {
  public:
   Trial(const cl::Device& device, const std::string& key) : journal_(device.options().journal), key_(key) { note('+'); }

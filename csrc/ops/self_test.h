@@ -32,7 +32,7 @@ void require_variant(const cl::DevicePtr& device, const std::string& key, const 
 // got.
 bool all_close(std::span<const float> got, std::span<const float> wanted, float tolerance);
 
-// What a model and its caches need compiled before the first token.
+// The programs that a model and its caches need before the first token.
 struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   const CellFormat* kv_format = plain_format(DType::kFloat16);

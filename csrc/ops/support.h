@@ -16,7 +16,8 @@
 namespace kvtrie::ops {
 
 // "float32 [2, 3]" and "[2, 3]", for messages. Written when a message is made and not before: every argument of every
-// operation passes checks, and a text costs more than a launch. What they name must outlive the expression they are in.
+// operation passes checks, and a text costs more than a launch. The objects that they name must outlive the expression
+// they are in.
 struct Described {
   const Tensor& tensor;
 };

@@ -19,7 +19,7 @@ bool tensor_cores(cl::Device& device);
 void set_tensor_cores(cl::Device& device, std::optional<bool> use);
 
 // Bytes of local memory that a multiprocessor shares out among its groups, by compute capability (CUDA C++ Programming
-// Guide, "Technical specifications per compute capability"). What OpenCL says that a group may have is 48 KiB of them;
+// Guide, "Technical specifications per compute capability"). OpenCL reports 48 KiB of local memory for a group;
 // NVIDIA's compiler takes more where a kernel declares it, which a self-test has to show.
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept;
 

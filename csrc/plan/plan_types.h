@@ -1,4 +1,4 @@
-// What the operations of a prefix cache hand to each other: paths, what is missing on them, what is in use.
+// Types that the operations of a prefix cache hand to each other: paths, state that is missing on them, state in use.
 //
 // Threads: values; those that name nodes are valid while the prefix cache's mutex is held, or their path is.
 // Units: positions, tokens, cells; bytes where the name says so.
@@ -20,8 +20,8 @@
 
 namespace kvtrie {
 
-// What a prompt matches of a path: nodes below the starting node, towards the match, and where states may be cut
-// further to the next restore point.
+// A prompt's match with a path: nodes below the starting node, towards the match, and where states may be cut further
+// to the next restore point.
 struct Path {
   std::vector<Node*> nodes;
   std::int32_t matched = 0;  // tokens from the root
@@ -33,7 +33,7 @@ struct Reach {
   ReasonCode reason = ReasonCode::kNone;  // why it is not the match
 };
 
-// What has to come from lower tiers before a session can stand at `target`.
+// The state that has to come from lower tiers before a session can stand at `target`.
 struct Fetch {
   std::vector<Node*> nodes;  // their full attention, root first; the last one may reach beyond the target
   std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those not on the device
@@ -45,7 +45,7 @@ struct Fetch {
   bool empty() const noexcept { return nodes.empty() && bytes == 0; }
 };
 
-// What a page-in builds on: it is not evicted to make room for the rest.
+// State that a page-in builds on: it is not evicted to make room for the rest.
 struct InUse {
   const Node* point = nullptr;                 // whose restore point the session will stand on
   std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that its window needs

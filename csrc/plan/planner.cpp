@@ -38,7 +38,7 @@ Path Planner::path_to(Node* node, std::int32_t length) const {
 
 namespace {
 
-// What all questions about one path share.
+// The facts that all questions about one path share.
 class Search {
  public:
   Search(const CacheTable& caches, const LiveSessions& sessions, const Path& path, std::int32_t computed,
@@ -250,7 +250,7 @@ Fetch Planner::missing(const Path& path, std::int32_t computed, std::int32_t tar
   return fetch;
 }
 
-// What the query at `target` sees beyond the session's own cells, from whoever has it.
+// The cells that the query at `target` sees beyond the session's own, from whoever has them.
 std::vector<WindowSource> Planner::window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                              std::int32_t target) const {
   const std::int32_t from = std::max(caches_.attention[cache]->visibility().floor(target), computed);

@@ -18,8 +18,8 @@
 // A session that stands at `computed`, where the path begins, has what lies before: what its windows see there it holds
 // itself. With `device_only` the lower tiers are as if they were empty.
 //
-// What is kept at the end of a longer prompt serves above, where it can be cut, however its nodes were split: with
-// caches of states a path goes on behind the match, to the first restore point, as long as no node has two children.
+// State kept at the end of a longer prompt serves above, where it can be cut, however its nodes were split: with caches
+// of states a path goes on behind the match, to the first restore point, as long as no node has two children.
 //
 // Errors: kInternal where a requirement does not hold. Cost: O(nodes of the path * what they hold); comparing tokens
 // comes first in `find_path`. Threads: guarded by the prefix cache's mutex; answers name nodes, and are good until the

@@ -50,7 +50,8 @@ class Checkpointer {
   void make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states);
   void make_end_point(Cursor& cursor, PointKind kind);  // where it stands
   std::vector<HeldState> states_of(const Cursor& cursor) const;
-  // Of what `kept` (Planner::point_for) has of one of `states`: what serves at `length`. REQUIRES: it is on the device.
+  // The part of `kept` (Planner::point_for) that belongs to one of `states` and serves at `length`. REQUIRES: it is on
+  // the device.
   HeldState cut_from(const Node* kept, std::size_t state, std::int32_t length) const;
   // Where what a live conversation has serves at the target, and no restore point on the device does, it becomes one.
   void share_live_state(std::span<Node* const> nodes, std::int32_t target);

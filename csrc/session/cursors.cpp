@@ -53,7 +53,8 @@ void Cursors::close(Cursor& cursor) noexcept {
   cursor.tail = {};
 }
 
-// What was asked for more often than what follows is a node of its own, and need not be one once that is, too.
+// Tokens that were asked for more often than the tokens behind them are a node of their own, which may be joined once
+// both were asked for as often.
 void Cursors::join_up_from(Node* node) noexcept {
   while (!node->is_root()) {
     Node* above = node->parent();

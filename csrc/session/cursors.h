@@ -41,7 +41,7 @@
 
 namespace kvtrie {
 
-// What cursors move through. All outlive the Cursors.
+// The collaborators of the cursors. All outlive the Cursors.
 struct CursorTree {
   const CacheTable& caches;
   Trie& trie;
@@ -66,8 +66,7 @@ class Cursors {
   void open(Cursor& cursor, std::string_view name_space, Owner owner);  // at the root
   void branch(Cursor& from, Cursor& twin);  // to where `from` stands. REQUIRES: opened; no open step
   void close(Cursor& cursor) noexcept;      // it gives back what it holds
-  // What it stood on is gone: it stands on nothing and holds nothing, and still knows its tokens. REQUIRES: no open
-  // step
+  // Its node is gone: it stands on nothing and holds nothing, and still knows its tokens. REQUIRES: no open step
   void lose(Cursor& cursor);
 
   void move_to(Cursor& cursor, Node* node) noexcept;  // changes the lock; tidies up where it stood

@@ -20,7 +20,7 @@ std::vector<Node*> Cursors::cut_at(const Path& path, std::int32_t target) {
   return nodes;
 }
 
-// What the query at `target` sees becomes the sequence's; where the cursor's own cells are among it they stay.
+// The cells that the query at `target` sees become the sequence's; the cursor's own among them stay.
 void Cursors::stand_on_window(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t target) {
   CausalCache& owner = *of_.caches.attention[cache];
   const SequenceId id = cursor.sequences[cache];

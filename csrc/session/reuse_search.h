@@ -1,6 +1,6 @@
 // How deep a prompt can be reused now: the one loop behind `plan`, which asks, and `begin`, which acts.
 //
-// Concept. What a path offers is its deepest length at which every cache can go on (planner.h), and what is missing
+// Concept. A path offers the deepest length at which every cache can go on (planner.h), and the state that is missing
 // there on the device. Either that fits and is worth bringing back, or the goal is lowered and looked at again:
 //
 //     goal = limit --> reach --> missing --> nothing missing?            settled: stand there
@@ -45,7 +45,7 @@ class ReuseSearch {
   std::int32_t target() const noexcept { return reach_.target; }
   const Fetch& fetch() const noexcept { return fetch_; }
 
-  // What was offered cannot be had: from now on only what is on the device.
+  // The offer cannot be had: from now on only state on the device counts.
   void stay_on_device(ReasonCode why);
   // Of the last look, without what it takes to get there: tier and bytes.
   ReusePlan report() const;

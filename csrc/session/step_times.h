@@ -39,7 +39,7 @@ struct StepMarks {
   CompletionPtr begun, ended;  // before it and behind it
 };
 
-// What a step has to be measured by.
+// The start and the marks by which a step is measured.
 struct StepTiming {
   double made_at = -1;               // of the cache's clock; below 0: not measured, or not yet
   CompletionPtr begun;               // null: by the clock alone

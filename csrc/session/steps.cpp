@@ -234,8 +234,9 @@ void Steps::take_back(OpenStep& step, std::size_t index) noexcept {
   for (std::size_t i = 0; i < caches_.states.size(); ++i) go_back(step, index, i);
 }
 
-// All rows are stored: it does not fail any more. What there is no memory to publish is the cursor's own until a later
-// step publishes it; where it is ahead along nodes that are not its own to keep, it has to do without the step.
+// All rows are stored: it does not fail any more. If there is no memory to publish tokens, they stay the cursor's own
+// until a later step publishes them; where the cursor is ahead along nodes that are not its own to keep, it has to do
+// without the step.
 void Steps::complete(OpenStep& step) {
   step.complete = true;
   ++totals_.steps;

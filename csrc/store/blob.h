@@ -111,7 +111,7 @@ class Blob {
   Blob(std::uint64_t bytes, std::vector<BlobSection> sections) : bytes_(bytes), sections_(std::move(sections)) {}
   void fail_with(const char* what) noexcept KVTRIE_EXCLUDES(mutex_);
   void take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const;
-  // Null unless sealed. Those of a sealed blob never change, so they are read without the mutex.
+  // Null unless sealed. The checksums of a sealed blob never change, so they are read without the mutex.
   const std::vector<std::uint64_t>* sealed_checksums() const;
 
   const std::uint64_t bytes_;

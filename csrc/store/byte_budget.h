@@ -1,12 +1,12 @@
 // The accountant: how many bytes may be held in one place, how many are, and how many ever were.
 //
-// Concept. Whoever takes bytes in a tier reserves them *before* it takes them, and gives them back after it let go of
-// them. A reservation that does not fit is refused; so at no moment, not even during a copy, does a tier hold a byte
-// more than its cap. `used` never exceeds `cap`, also while the cap changes: a cap below what is used is refused, and
-// the owner makes room first. There is one budget for each tier that is not a pool sized at creation: host memory
-// (images and everything in transit through them) and disk (files, temporary ones included).
-// Every change asserts that; giving back more than is used is an error of ours, too: both are logged and counted, and
-// `violations` is 0 in a program that is right.
+// Concept. A user of bytes in a tier reserves them *before* it takes them, and gives them back after it let go of them.
+// A reservation that does not fit is refused; so at no moment, not even during a copy, does a tier hold a byte more
+// than its cap. `used` never exceeds `cap`, also while the cap changes: a cap below what is used is refused, and the
+// owner makes room first. There is one budget for each tier that is not a pool sized at creation: host memory (images
+// and everything in transit through them) and disk (files, temporary ones included). Every change asserts that; giving
+// back more than is used is an error of ours, too: both are logged and counted, and `violations` is 0 in a program that
+// is right.
 //
 // A budget may be a part of another one: what is reserved in it counts in both, so that it is known, and limited, how
 // much of the whole is whose.
@@ -26,7 +26,8 @@ namespace kvtrie {
 
 class ByteBudget {
  public:
-  // `whole` (may be null): where everything counts as well. Nothing of it may be reserved under this one's mutex.
+  // `whole` (may be null): the budget in which everything counts, too. Nothing of it may be reserved under this one's
+  // mutex.
   explicit ByteBudget(std::uint64_t cap, std::shared_ptr<ByteBudget> whole = nullptr)
       : whole_(std::move(whole)), cap_(cap) {}
   ByteBudget(const ByteBudget&) = delete;

@@ -47,7 +47,7 @@ DecodedSnapshot read_header(File& file, std::uint64_t bytes, std::vector<std::by
 SnapshotFault check_name(const DecodedSnapshot& decoded, std::span<const std::byte> beginning, const NamespaceKey* key,
                          const std::string& name);
 
-// What an `open` that failed says about the file.
+// The fault that a failed `open` reports about the file.
 SnapshotFault fault_of_open(int error) noexcept;
 
 }  // namespace kvtrie

@@ -12,26 +12,26 @@
 //     folder/tmp-*                    being written
 //
 // Keys. A tier with keys writes and believes sealed snapshots only (sealed_content.h); one without, those that are not
-// sealed. What is read of a sealed file is opened on the way, so owners see contents; caps count what files take.
+// sealed. Sealed files are opened as they are read, so owners see contents; caps count whole files.
 //
 // Going. When the last `DiskFile` that names a file goes, the file is *doomed*: its name waits in a list, O(1) and
 // without a system call, so a `DiskFile` may end under any lock. `sweep` removes what is doomed; a `reserve` that does
 // not fit sweeps first, and the tier's end sweeps too. Bytes count until they are gone from the folder: what cannot be
 // removed stays counted, and is doomed again after the next write that succeeds, by `try_again` and at the tier's end.
-// `keep_files` ends all this: the process ends. The tier never chooses what goes: its owner does. What `scan` leaves
-// alone, and files of others, do not count.
+// `keep_files` ends all this: the process ends. The tier never chooses what goes: its owner does. Files of
+// others, and those that `scan` leaves alone, do not count.
 //
 //     write or scan --> [live] --last DiskFile ends--> [doomed] --sweep--> gone, bytes released
 //                          +---- the same snapshot is written again: replaced, bytes released at once; reads are false
 //
 // Another folder. Where the folder was moved, replaced or unmounted, nothing is written to, or removed from, what has
-// its name now: that may be another tier's. What was in it stays counted; when it is back, all goes on.
+// its name now: that may be another tier's. Its files stay counted; when the folder is back, all goes on.
 //
-// Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
-// log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
-// write in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it
-// again; want of memory says nothing of the disk, and does not count there. A sync that failed is never repeated on the
-// same file. What fails to be read is a miss.
+// Failures. A write that fails leaves nothing: the temporary file goes, `write` returns null, the counters and the log
+// say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good write
+// in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it again;
+// want of memory says nothing of the disk, and does not count there. A sync that failed is never repeated on the same
+// file. A read that fails is a miss.
 //
 // Threads: any. `write`, `sweep`, `scan`, a `reserve` that does not fit, `DiskFile::read` and the end of the tier (with
 // its last DiskFile) block on the file system: call them under no lock. Units: bytes.
@@ -151,7 +151,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   // Of the file that a content of so many bytes becomes.
   std::uint64_t file_bytes(std::uint64_t content) const noexcept;
   // Room for a snapshot whose content has so many bytes, header included; false when it does not fit under the cap,
-  // also after a sweep. What was reserved is used up by `write` or given back by `unreserve`, for the same number.
+  // also after a sweep. A reservation is used up by `write` or given back by `unreserve`, for the same number.
   [[nodiscard]] bool reserve(std::uint64_t content) noexcept;
   void unreserve(std::uint64_t content) noexcept { budget_.release(file_bytes(content)); }
 
@@ -170,7 +170,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void sweep() noexcept KVTRIE_EXCLUDES(folder_mutex_, mutex_);
   void keep_files() noexcept;         // from now on files stay, and count, when their DiskFile goes
   bool needs_sweep() const noexcept;  // something is doomed, and no sweep took it up
-  // What counts under the cap, each at one moment, whatever sweeps and writes are under way:
+  // The bytes under the cap, each at one moment, whatever sweeps and writes are under way:
   std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release, or is releasing
   std::uint64_t kept_bytes() const noexcept;    // the rest
   std::uint64_t live_bytes() const noexcept;    // of that, without what could not be removed: files and reservations
@@ -212,7 +212,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
 
   void doom(DiskFile& file, bool always) noexcept KVTRIE_EXCLUDES(mutex_);
   bool has_name(const DoomedFile& file) const noexcept KVTRIE_REQUIRES(mutex_);
-  // What is counted of files that go: those whose name is theirs yet, or that have no owner.
+  // The count of files that go: those whose name is still theirs, or that have no owner.
   void count_going(const DoomedFile& file, Going from, Going to) noexcept KVTRIE_REQUIRES(mutex_);
   std::uint64_t& going_bytes(Going going) noexcept KVTRIE_REQUIRES(mutex_) {
     return going == Going::kDoomed ? doomed_bytes_ : resisting_bytes_;

@@ -39,8 +39,8 @@ FileInfo info_of(const struct stat& status) {
   return info;
 }
 
-// Access lists count, too: what they allow shows in the bits of the group. Who may only add files, in a sticky folder,
-// may add one under a name that somebody will look for.
+// Access lists count, too: what they allow shows in the bits of the group. In a sticky folder, somebody who may only
+// add files can add one under a name that a cache will look for.
 FolderAccess access_of(const struct stat& folder) {
   const bool own = folder.st_uid == ::geteuid() || folder.st_uid == 0;
   if (!own || (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0) return FolderAccess::kOthersMayWrite;

@@ -47,7 +47,7 @@ class File {
   virtual int close() = 0;
 };
 
-// Who but our own user may do what with a folder.
+// The rights of others than our own user in a folder.
 enum class FolderAccess : std::uint8_t {
   kOwn,
   kOthersMayLook,

@@ -41,7 +41,7 @@ using SealSalt = std::array<std::byte, 32>;
 std::string to_hex(const KeyId& id);  // 16 characters, lower case
 KeyId id_of(const SecretKey& given);
 
-// What one given key is for one namespace.
+// One given key as it serves one namespace.
 class NamespaceKey {
  public:
   NamespaceKey(const SecretKey& given, std::string_view name_space);
@@ -49,7 +49,7 @@ class NamespaceKey {
   const KeyId& id() const noexcept { return id_; }
   Digest masked_scope(const SealSalt& salt) const;
   SecretKey content_key(const SealSalt& salt, std::span<const std::byte> head, std::string_view place) const;
-  // The name of what has these fields, the first of which says what kind it is. Who lacks the key cannot confirm it.
+  // The name of what has these fields, the first of which says what kind it is. Nobody without the key can confirm it.
   Digest name(Fields fields) const;
 
  private:

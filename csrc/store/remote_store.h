@@ -1,4 +1,4 @@
-// What a shared store is to the core: a few calls, made by somebody else's client.
+// A shared store as the core sees it: a few calls, made by somebody else's client.
 //
 // Keys are short ASCII; values are any bytes up to the cap of the tier that calls. Implementations bring their own
 // timeouts and retries and may throw anything: an exception is a failed call, never more.
@@ -19,7 +19,7 @@ namespace kvtrie {
 
 using RemoteValue = std::optional<std::vector<std::byte>>;  // nothing: not there
 
-// What who asks can use. A client that cannot be held to one of them may do as it always does.
+// Limits of the caller. A client that cannot be held to one of them may do as it always does.
 struct GetLimits {
   std::uint64_t most = std::numeric_limits<std::uint64_t>::max();  // of one value; a larger one may count as absent
   double seconds = std::numeric_limits<double>::infinity();        // for the whole call, which should throw then
@@ -35,7 +35,7 @@ class RemoteStore {
 
   // How many keys `get_many` takes; 1: it is the same as `get`.
   virtual std::size_t most_keys() const { return 1; }
-  // What lies behind each key, asked for together. REQUIRES: 1 to most_keys() keys.
+  // The values behind each key, asked for together. REQUIRES: 1 to most_keys() keys.
   virtual std::vector<RemoteValue> get_many(std::span<const std::string> keys, const GetLimits& limits) {
     static_cast<void>(limits);
     std::vector<RemoteValue> values;

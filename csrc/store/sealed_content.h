@@ -12,7 +12,7 @@
 // was: no bit of the head can be changed, and neither records nor contents can be swapped, cut off or put elsewhere.
 // (Head and place are bound once, by the key, rather than with each record as additional data.)
 //
-// Any record can be read by itself. What is inside is a content as it would be without keys, and checked as such.
+// Any record can be read by itself. The plain text is a content as it would be without keys, and is checked as such.
 //
 // Memory. Writing and reading take one batch of records each, 64 KiB; a stream that arrives takes one record.
 //

@@ -21,7 +21,7 @@
 // Where the path has a key, contents are sealed as they go and opened as they come (sealed_content.h), each for its own
 // place in the store: what somebody else put there, or moved, is a miss like any other.
 //
-// What the store or its contents do never throws; a header that no snapshot can have does, and a lack of memory.
+// Failures of the store and its contents never throw; a header that no snapshot can have does, and a lack of memory.
 //
 // Threads: any. Calls block on the store: make them under no lock. Units: tokens, bytes; `now` as in shared_tier.h.
 #pragma once
@@ -67,7 +67,7 @@ class SharedExchange {
   // `asked`: its value, if it was asked for ahead.
   ReceivedSnapshot get_block(const SharedPath& path, std::size_t block, const CallTime& time,
                              AskedValue* asked = nullptr) const;
-  // What ends at `end`. REQUIRES: 1 <= end <= path.tokens().
+  // The snapshot that ends at `end`. REQUIRES: 1 <= end <= path.tokens().
   ReceivedSnapshot get_tail(const SharedPath& path, std::size_t end, const CallTime& time) const;
   // The cells (kBlock or kTail, by their number), or the tail with the restore point, of a continuation behind `block`.
   ReceivedSnapshot get_cells(const SharedPath& path, std::size_t block, const Continuation& found,

@@ -48,8 +48,8 @@ std::vector<std::byte> encode_index(const SharedIndex& index);
 // Faults: kTruncated, kMagic, kVersion, kChecksum, kSize, kTokens.
 DecodedIndex decode_index(std::span<const std::byte> bytes);
 
-// Puts `added` first. It takes over what is known of the same tokens. What only leads a part of its way goes: those
-// without a restore point that `added`, which has cells, begins with. Beyond kContinuations the oldest go.
+// Puts `added` first. It takes over what is known of the same tokens. Entries that lead only a part of its way go:
+// those without a restore point that are a beginning of `added`, which has cells. Beyond kContinuations the oldest go.
 void merge(SharedIndex& index, Continuation added);
 
 struct FoundContinuation {

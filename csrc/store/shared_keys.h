@@ -45,7 +45,7 @@ std::optional<std::size_t> count_tokens(std::span<const std::byte> bytes) noexce
 // How many tokens two shared forms have in common at their beginning. REQUIRES: both are shared forms.
 std::size_t common_tokens(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
-// Who may share: compared in full where a snapshot comes back, and part of every key.
+// The identity of those who may share: compared in full when a snapshot comes back, and part of every key.
 struct SharedScope {
   std::string fingerprint, name_space;
   std::vector<SnapshotCache> caches;

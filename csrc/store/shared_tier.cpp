@@ -33,7 +33,7 @@ std::string one_line(const char* what) {
   return text;
 }
 
-// What went wrong in this process, not in the store: no memory, or what a sink threw.
+// A failure in this process, not in the store: no memory, or an exception of a sink.
 void log_own_failure(const char* what) noexcept {
   try {
     log_message(LogLevel::kWarning, cat("shared store: ", one_line(what)));

@@ -2,7 +2,7 @@
 //
 // Concept. `put` writes one content, in chunks where it is larger than one value may be: chunks first, head last, so
 // that what can be found is complete. `get` hands a content back chunk by chunk; every chunk was verified before
-// (shared_values.h). What is wrong, or lacks a chunk, is a miss: counted by its fault, and deleted so that nobody
+// (shared_values.h). A value that is wrong or lacks a chunk is a miss: counted by its fault, and deleted so that nobody
 // fetches it again. A content larger than this tier's caps is a miss that stays: another configuration may have room.
 //
 // A store that fails is a store that has nothing. After `failures_in_a_row` failed calls every answer is a miss at once
@@ -13,12 +13,13 @@
 //
 //     ask(keys) --one round trip--> values --get(key, ..., its value)--> hit, absent, wrong ...
 //
-// Who asks has a clock (Asker): what has no time left is not asked for, and counts as failed; what calls took is told.
+// The caller has a clock (Asker): values for which no time is left are not asked for, and count as failed; the clock is
+// told the duration of each call.
 //
 // Nothing here throws, whatever the store, the memory or a sink does; failures are in the answer and in the counters.
 //
 // Memory. The tier holds at most one value (`max_value` bytes) for each call under way, besides what the client holds.
-// What was asked for ahead is its owner's: as many values as keys, of `most` bytes each.
+// A prefetch belongs to its caller: as many values as keys, of `most` bytes each.
 //
 // Threads: any. Calls block on the store: make them under no lock. Units: bytes, seconds.
 #pragma once
@@ -71,7 +72,7 @@ enum class SharedAnswer : std::uint8_t {
   kStopped,   // the sink did not want more
 };
 
-// Who waits for answers, and has a clock. Asked and told by the thread that waits, under no lock.
+// The caller that waits for answers, and has a clock. Asked and told by the thread that waits, under no lock.
 class Asker {
  public:
   virtual ~Asker() = default;
@@ -87,7 +88,7 @@ struct CallTime {
   Asker* asker;  // null: nobody waits
 };
 
-// What a key that was asked for ahead has.
+// The state of a key that was asked for ahead.
 struct AskedValue {
   bool answered = false;  // false: the store did not answer, or is left alone
   RemoteValue value;
@@ -95,8 +96,8 @@ struct AskedValue {
 
 class SharedTier {
  public:
-  // Takes the next chunk of a content of `total` bytes; false: no more. What it took is complete when the answer is
-  // kHit.
+  // Takes the next chunk of a content of `total` bytes; false: no more. The chunks are a complete content if the
+  // answer is kHit.
   using Sink = std::function<bool(std::uint64_t total, std::span<const std::byte> chunk)>;
 
   // Throws kArgument for options out of their range or no store.

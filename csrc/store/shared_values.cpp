@@ -37,7 +37,7 @@ void write_head(std::string_view key, std::uint32_t form, std::uint64_t bytes, s
   std::copy(digest.begin(), digest.end(), value.begin() + kDigestAt);
 }
 
-// What the head says about sizes, against what is there. The digest is checked afterwards: nothing is allocated here.
+// The sizes in the head against the bytes that are there. The digest is checked afterwards: nothing is allocated here.
 SnapshotFault check_head(std::span<const std::byte> value) {
   if (value.size() < kSharedHeadBytes) return SnapshotFault::kTruncated;
   if (std::memcmp(value.data(), kValueMagic.data(), kValueMagic.size()) != 0) return SnapshotFault::kMagic;

@@ -9,8 +9,8 @@
 // An *image* is the bytes of one cache for a range of positions, cut into checksummed sections (cache/cell_image.h,
 // cache/state_store.h define their order). Images follow each other without a gap and cover the file to its end.
 //
-// Decoding checks sizes before it allocates: nothing is taken on trust from a length field. What is wrong is a `fault`,
-// never an exception: a snapshot that cannot be used is a miss.
+// Decoding checks sizes before it allocates: nothing is taken on trust from a length field. A fault is a value, never
+// an exception: a snapshot that cannot be used is a miss.
 //
 // Threads: pure. Units: bytes, tokens.
 #pragma once
@@ -45,7 +45,7 @@ enum class SnapshotFault : std::uint8_t {
 inline constexpr std::size_t kSnapshotFaults = 14;  // how many there are
 const char* name_of(SnapshotFault fault) noexcept;  // "none", "io", "not_regular", "truncated", ...
 
-// What one cache must be like for its images to fit: compared exactly.
+// The shape that one cache must have for its images to fit: compared exactly.
 struct SnapshotCache {
   enum class Kind : std::uint8_t {
     kAttention = 1,
@@ -78,7 +78,7 @@ struct SnapshotImage {
   bool operator==(const SnapshotImage&) const = default;
 };
 
-// What a negative token of this snapshot stands for (tree/media.h): ids are of one process, digests are not.
+// The meaning of a negative token of this snapshot (tree/media.h): ids are of one process, digests are not.
 struct SnapshotMedia {
   std::int32_t id = 0;
   std::int32_t count = 0;

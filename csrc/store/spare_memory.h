@@ -3,8 +3,8 @@
 // Fresh memory costs a page fault for every 4 KiB, which takes longer than filling it; pages that were used before cost
 // nothing. A block that is kept is cut or grown to the size that is wanted next, by whole pages and without a copy.
 //
-// What is kept is in no budget: the owner says how much that may be (what its budget has left), and shrinks it before
-// it uses that itself. The bytes in it are whatever was there: who takes a block writes all of it before it is read.
+// Spare memory is in no budget: the owner says how much that may be (the rest of its budget), and shrinks it before it
+// uses that itself. The bytes in it are whatever was there: who takes a block writes all of it before it is read.
 //
 // Threads: none of its own; the owner serialises. Units: bytes.
 #pragma once

@@ -1,9 +1,9 @@
 // Recycles device buffers, so that a decode loop does not pay for creating and first touching one per operation.
 //
 // Concept. A buffer that a tensor gives back is kept and handed to the next request that it fits with at most a quarter
-// of it wasted. One in-order queue makes that safe at once: commands of the new owner run after those of the old. What
-// is kept is bounded in bytes, the least recently returned buffers going first, and in number. Contents are undefined:
-// they are old bytes.
+// of it wasted. One in-order queue makes that safe at once: commands of the new owner run after those of the old. Kept
+// buffers are bounded in bytes, the least recently returned going first, and in number. Contents are undefined: they
+// are old bytes.
 //
 //     live bytes     in tensors now: returns to its start when they end
 //     pooled bytes   kept for the next request: counted by the device as buffers, freed by trim()
@@ -70,7 +70,7 @@ class BufferPool {
   TensorMemory memory_ KVTRIE_GUARDED_BY(mutex_){.pool_limit_bytes = kDefaultLimitBytes};
 };
 
-// What tensors hold on the device now, and what is kept for them.
+// The bytes that tensors hold on the device now, and the bytes kept for them.
 TensorMemory tensor_memory(const cl::DevicePtr& device);
 // Frees everything kept for later (recycled buffers, CLBlast's workspace); bytes freed.
 std::uint64_t trim_device_memory(const cl::DevicePtr& device);

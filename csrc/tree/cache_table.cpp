@@ -33,7 +33,7 @@ std::vector<StateCache*> in_order(const std::vector<std::shared_ptr<CausalCache>
   return all;
 }
 
-// Those of `caches` that are windowed, or those that are not.
+// The windowed ones of `caches`, or the others.
 std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCache>>& caches, bool windowed) {
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < caches.size(); ++i) {

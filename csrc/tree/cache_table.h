@@ -29,7 +29,7 @@
 
 namespace kvtrie {
 
-// What a call claims: units of each cache (state_cache.h), cells of attention caches first, then slots.
+// The claim of a call: units of each cache (state_cache.h), cells of attention caches first, then slots.
 using Needs = std::vector<std::uint32_t>;
 
 // The caches of a model's layers; layer numbers are unique over all of them. Layers without state need none: with no
@@ -59,7 +59,7 @@ struct CacheTable {
   bool has_points() const noexcept { return !of_points.empty(); }
   Needs no_needs() const { return Needs(all.size()); }
   std::uint64_t bytes_per_token() const noexcept;  // of full attention
-  // Of what has an entry for each cache: those of `states`.
+  // The entries of `states` in a list that has an entry for each cache.
   template <class Each>
   std::span<const Each> states_among(const std::vector<Each>& of_all) const {
     return std::span(of_all).subspan(attention.size());

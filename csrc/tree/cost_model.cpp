@@ -63,7 +63,7 @@ std::optional<std::int64_t> CostModel::least_to_ask(int calls, std::uint64_t fix
   return static_cast<std::int64_t>(std::ceil(once / gained));
 }
 
-// What is far from the median is no measurement of computing: a pause, or a compilation.
+// A value far from the median is no measurement of computing: a pause, or a compilation.
 void CostModel::fit(double position, double seconds_per_token) {
   constexpr double kDecay = 0.98, kFar = 4;
   const std::optional<double> usual = prefill_.value();

@@ -1,4 +1,4 @@
-// What computing and loading were measured to take on this machine, and which of the two is cheaper.
+// The measured costs of computing and of loading on this machine, and which of the two is cheaper.
 //
 // Concept. The cache is told how long steps and page-ins took by whoever reads the clock; it keeps the latest few
 // measurements of each kind and answers with their median, so that a pause of the process or a slow first call moves
@@ -13,8 +13,8 @@
 // What is not asked for is not measured either: what asking takes is believed for `kBelieved` seconds.
 //
 // A step is over when the device is done with it (step_times.h), not when it was enqueued.
-// What is measured of a load is a lower bound where a device works behind the call, and where room had to be made first
-// only reading and verifying count: in doubt loading wins.
+// The measured time of a load is a lower bound if a device works behind the call, and if room had to be made first only
+// reading and verifying count: in doubt loading wins.
 //
 // Threads: none of its own; the owner serialises. Units: seconds, bytes, tokens.
 #pragma once
@@ -66,7 +66,7 @@ class CostModel {
   std::optional<double> seconds_per_token() const { return prefill_.value(); }
   std::optional<double> seconds_per_decoded_token() const { return decode_.value(); }
   std::optional<double> seconds_per_byte(Tier from) const;  // kHost, kDisk or kStore
-  // What computing at position p takes is 1 + growth() * p of what it takes at 0; 0 until it is measured.
+  // Computing at position p takes 1 + growth() * p times as long as at 0; 0 until it is measured.
   double growth() const;
 
   static constexpr std::uint64_t kNextToNothing = 4096;  // bytes of a call that says what any call takes
@@ -103,8 +103,8 @@ class CostModel {
   std::size_t fitted_ = 0;
 };
 
-// What one token and one slot take on the device, and how much more a token costs the deeper it lies: what
-// NodeState::recompute_cost needs of its cache. Changed under the cache's mutex.
+// The bytes of one token and of one slot on the device, and the growth of a token's cost with its depth:
+// NodeState::recompute_cost needs them of its cache. Changed under the cache's mutex.
 struct NodeCosts {
   std::vector<std::uint64_t> bytes_per_cell;  // of each attention cache
   std::vector<const PointCache*> states;      // the other ones; they outlive this

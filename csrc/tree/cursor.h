@@ -50,8 +50,8 @@ struct Cursor {
   std::int32_t computed = 0;
   // Others may hold the same cells, and may make nodes of them, of what is unpublished below this length.
   std::int32_t tail_shared_to = 0;
-  // What came to be wanted (demand.h) where it stood at this length is written once it has computed more, or at its
-  // end; -1: nothing did.
+  // State at this length came to be wanted (demand.h); it is written once the session has computed more, or when it
+  // ends. -1: none did.
   std::int32_t write_after = -1;
   OpenStep* open_step = nullptr;
   bool use = true;  // reuse what is there

@@ -10,15 +10,15 @@
 //
 // The number is the node's (`NodeState::asked`) and stops at `after`: so two nodes that are wanted have the same one,
 // and may join. One that is made has 1; both halves of one that is cut have the whole's; only equal ones join. A branch
-// stands on what its session asked for, and asks for nothing. What a session goes back from and comes to again it asks
-// for again, which never makes it more than what it hangs below.
+// stands on what its session asked for, and asks for nothing. A session that goes back and comes again asks again,
+// which never makes a node more wanted than the node above it.
 //
 // Wanted at once, whatever was asked: what a user pins, or pages out to the disk, with all above it. It stays wanted
 // when the pin goes. A mark (`checkpoint`) is no such request: it says where to go on from, and a server sets one in
 // every prompt; it holds its node in memory.
 //
-// What is not wanted is held back from writing behind only: a flush and a save write it as well. What came from files
-// or from a store starts with 1; in files it is saved anyway.
+// State that is not wanted is held back from writing behind only: a flush and a save write it, too. State from files or
+// from a store starts with 1; in files it is saved anyway.
 //
 // Invariants (check): 1 <= asked <= after; a node has no more than the one above it, so what is written has all above
 // it written; what is pinned is wanted.

@@ -10,13 +10,13 @@
 //
 // When. A call begins with one comparison (`next_expiry`). Of the nodes that a sweep finds in use, the oldest says when
 // the next one is due, though there are at most 64 sweeps in one ttl: so what is unused may stay for one 64th longer.
-// What was held by something when a sweep met it is met again by the next one. Victim orders are no help, for only that
-// of `lru` is by use.
+// State that something held during a sweep is met again by the next one. Victim orders are no help, for only that of
+// `lru` is by use.
 //
-// What does not expire: what is pinned, or on the path of a live session or of a call that waits. What a user asked to
-// keep (`checkpoint`) does: its mark is the only lock that a node may have. A node whose children have gone is as old
-// as the last use of any of them: whoever removes a leaf sees to that. What comes from files counts as used when they
-// were opened. Without a ttl nothing is ever due. Pins have times of their own (leases.h).
+// Two kinds of state do not expire: pinned state, and state on the path of a live session or of a call that waits.
+// State that a user asked to keep (`checkpoint`) does: its mark is the only lock that a node may have. A node whose
+// children have gone is as old as the last use of any of them: whoever removes a leaf sees to that. State from files
+// counts as used when they were opened. Without a ttl nothing is ever due. Pins have times of their own (leases.h).
 //
 // Invariants: after a sweep each leaf that was not used for `ttl` is held, or became one by what others did between two
 // pieces, unless `remove` threw. A sweep that began is due until it is over; whoever calls meanwhile goes on with it.

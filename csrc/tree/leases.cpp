@@ -32,7 +32,7 @@ void Leases::unlock(const Lease& lease) noexcept {
   for (Node* node : lease.path) trie_.unlock(node);
 }
 
-// What is pinned leaves the orders of restore points, which takes no memory: all that may throw comes first.
+// Pinned restore points leave their orders, which takes no memory: everything that may throw comes first.
 void Leases::pin(Node* node, double until) {
   ensure(!node->is_root(), "leases.pin", "a root");
   reserve_groups(node->group() + 1U);
@@ -140,7 +140,7 @@ void Leases::lose_below(const Node* top) noexcept {
 
 // ---- tokens -------------------------------------------------------------------------------------------------------
 
-// What is above a pinned node is pinned, too.
+// Every node above a pinned node is pinned, too.
 void Leases::count_pin(Node* node, bool comes) noexcept {
   for (; !node->is_root(); node = node->parent()) {
     NodeState& state = state_of(node);

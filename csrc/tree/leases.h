@@ -74,7 +74,7 @@ class Leases {
 
   Hold hold(Node* node);  // of a root: nothing is locked
   void let_go(Hold hold) noexcept;
-  // What is at `top` and below it has to go whoever waits for it: holds there end above it now.
+  // State at `top` and below it has to go whoever waits for it: holds there end above it now.
   void lose_below(const Node* top) noexcept;
 
   // Whether a lease leads through the node, which was next to go: it is locked for each one from now on.

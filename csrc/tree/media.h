@@ -40,7 +40,8 @@ Tokens keys_of(std::span<const Token> tokens, const AtomicSpans& groups);
 // Back again. Ids of media items stay.
 Tokens tokens_of(std::span<const Token> keys);
 
-// Ids are of one process. What leaves it carries what they stand for; keys that come in get the ids of this one.
+// Ids are of one process. Keys that leave it carry the digests they stand for; keys that come in get the ids of this
+// one.
 std::vector<SnapshotMedia> media_of(std::span<const Token> keys);  // one for each different id, ascending
 // False: there is a group with media inside, which has no name outside this process.
 bool is_portable(std::span<const SnapshotMedia> media);

@@ -9,7 +9,7 @@ namespace {
 
 using Findings = std::vector<std::string>;
 
-// What is held of one cache: in order, disjoint, inside the node.
+// The held ranges of one cache: in order, disjoint, inside the node.
 void check_held(const Held& held, const Node& node, const std::string& name, Findings& findings) {
   std::int32_t at = node.start();
   for (const SpanList& list : held.cells) {
@@ -59,7 +59,7 @@ void check_copies(const NodeState& state, const std::string& name, Findings& fin
   });
 }
 
-// What is parked has nothing to give: somebody else holds each of its cells, too.
+// A parked node has nothing to give: somebody else holds each of its cells, too.
 void check_parked(const CacheTable& caches, const TreeOrders& orders, const Node& node, std::size_t cache,
                   const std::string& name, Findings& findings) {
   if (!node.parked_in(orders.cells(orders.place_of(cache)))) return;

@@ -7,7 +7,7 @@
 
 namespace kvtrie {
 
-// What may throw comes before what changes.
+// Everything that may throw comes before the changes.
 void NodePlaces::add(Node* node, Place place) {
   state_of(node).on_device_ = false;
   if (place == Place::kDevice) return come(node);

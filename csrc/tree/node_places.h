@@ -16,9 +16,9 @@
 //
 // What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
 //
-// Outside leaves. What goes from the lower tiers by `evict` is the leaf that was used last the longest ago, whatever
-// the policy and the tier: they are kept by their last use. A use does not move a leaf; one that turns out to have been
-// used since is put where it belongs when it is met.
+// Outside leaves. `evict` takes from the lower tiers the leaf whose last use is the oldest, whatever the policy and the
+// tier: they are kept by their last use. A use does not move a leaf; one that turns out to have been used since is put
+// where it belongs when it is met.
 //
 // Cells of windowed caches are held by whoever needs them, too: live sessions and restore points. A node of whose cells
 // nobody could get one free is parked, so that it is looked at again only when a window of a restore point goes that
@@ -80,7 +80,7 @@ class NodePlaces {
     return trie_.victim_of(group, orders_.cells(place), gives);
   }
   void park_cells(Node* node, std::size_t place) { trie_.park(orders_.cells(place), node); }
-  // What is parked of the path to `node` from position `from` on.
+  // The parked part of the path to `node` from position `from` on.
   void list_cells_again(Node* node, std::size_t place, std::int32_t from);
 
   // Leaves that are not on the device, the one used longest ago first, until `may_go` says yes: that one; null: there

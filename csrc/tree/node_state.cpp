@@ -149,7 +149,7 @@ void Held::forget_slices(std::int32_t from, std::int32_t to) {
 
 namespace {
 
-// What lies before `at` moves from `held` to `front`, in two parts: `prepare` takes all memory and changes nothing that
+// State before `at` moves from `held` to `front`, in two parts: `prepare` takes all memory and changes nothing that
 // `undo` could not change back, `finish` takes none.
 struct Cut {
   Held& held;

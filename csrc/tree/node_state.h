@@ -1,4 +1,4 @@
-// What a trie node owns: the state of its own tokens in every cache, and, at its end, perhaps a restore point.
+// The state that a trie node owns: that of its own tokens in every cache, and, at its end, perhaps a restore point.
 //
 // Of each attention cache a node has what is *held* of its positions: ranges of the node's positions with the cells
 // that hold them, or with the bytes outside the device that do. A cache of full attention has exactly one range, all of
@@ -49,7 +49,7 @@ struct BlobSlice {
   std::vector<std::uint32_t> sections(const KvShape& shape) const;
 };
 
-// What a node has of one attention cache.
+// A node's state in one attention cache.
 struct Held {
   std::vector<SpanList> cells;    // on the device, in position order
   std::vector<BlobSlice> slices;  // outside it, in position order; may repeat what `cells` has
@@ -66,7 +66,7 @@ struct Held {
   SpanList share_cells(std::int32_t from, std::int32_t to) const;
   void drop_cells(std::int32_t from, std::int32_t to);  // all or, where memory is short, none
 
-  // What another one has, all of which comes later; takes no memory after make_room_for.
+  // The state of another one, all of which comes later; takes no memory after make_room_for.
   void make_room_for(Held& later);
   void append(Held& later) noexcept;
 

@@ -1,8 +1,8 @@
 // Page-ins that the device may still be reading.
 //
 // Concept. A page-in hands host memory to the device and goes on: its nodes are on the device from then on, and what
-// uses their cells is enqueued behind it. What one page-in had the device read is a *pending load*. It keeps that
-// memory until it has been read, and its nodes refer to it until it is known how that ended:
+// uses their cells is enqueued behind it. A *pending load* is the work that one page-in had the device do. It keeps
+// that memory until it has been read, and its nodes refer to it until it is known how that ended:
 //
 //     add --> under way --+-- every read ended well --> settled: its nodes forget it when they next change
 //                         '-- one or more failed -----> failed: the cells do not have what the tree says
@@ -64,12 +64,12 @@ class PendingLoads {
   PendingLoadPtr add();  // of a page-in that begins now
   bool empty() const noexcept { return listed_.empty(); }
 
-  // Those that are done are listed no longer, up to the first one that failed, in the order in which they were added:
+  // Loads that are done are listed no longer, up to the first one that failed, in the order in which they were added:
   // that one. Null: none of them failed, and those that are left are under way.
   PendingLoadPtr take_failed();
   void put_back(PendingLoadPtr failed) noexcept;  // it is met again. REQUIRES: it was taken, and none was added since
 
-  // What is under way, for `wait_for`.
+  // The loads under way, for `wait_for`.
   std::vector<CompletionPtr> under_way() const;
   static void wait_for(std::span<const CompletionPtr> completions) noexcept;  // until they are done, well or not
 

@@ -1,4 +1,4 @@
-// What namespaces may hold, and what others cannot take from them.
+// The most that namespaces may hold, and the least that others cannot take from them.
 //
 // Concept. A namespace may have a quota in each pool and tier: the most that it holds there, live state included, and a
 // floor, the least that others leave it. Both are room:
@@ -18,14 +18,14 @@
 //
 // Whoever evicts below a floor frees a unit and owes one, so floors need no other rule: what is free is always at least
 // what floors lack (invariant, `check`). Cells go one by one; a restore point, a copy in memory and a file go whole,
-// and may take their namespace below its floor by less than their own size. What hangs on a leaf goes with it, also
+// and may take their namespace below its floor by less than their own size. The subtree of a leaf goes with it, also
 // where its namespace is at the floor in that pool. The room stays its own in any case.
 //
 // Whose is what. A unit of a pool was claimed for one namespace, and nothing is shared across namespaces, so counting
 // is exact: pools count by owner (cache/owner_counts.h), host memory and files lie in budgets of their namespaces
 // (namespaces.h). Only caches that were made for quotas count; all namespaces then, so that any may get one.
 //
-// Who goes next. A namespace with a quota is a group of the trie (trie/victim_order.h), and so has victim orders,
+// The next victim. A namespace with a quota is a group of the trie (trie/victim_order.h), and so has victim orders,
 // spaced restore points and device tokens of its own: the first that may go is found in each group as ever, and the one
 // that goes is the first of those. So a search costs O(groups) more, never a pass over what is protected; and what goes
 // within a namespace does not depend on the others. The namespace's root is locked, so that it keeps its numbers.
@@ -49,13 +49,13 @@
 
 namespace kvtrie {
 
-// What one namespace, or all that have no quota (group 0), claims of the pools.
+// The claim of one namespace, or of all that have no quota (group 0), on the pools.
 struct Claim {
   Group who = 0;
   Needs needs;
 };
 
-// What a namespace has of a tier below the device.
+// The bytes of a namespace in a tier below the device.
 struct TierShare {
   std::uint64_t used = 0, least = 0, most = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t excess(std::uint64_t more = 0) const noexcept {
@@ -102,7 +102,7 @@ class Quotas {
   std::uint32_t used(Group group, std::size_t cache) const;  // REQUIRES: it has a quota
   TierShare host(Group group) const;                         // of group 0: no limits, and not counted
   TierShare disk(Group group) const;
-  // What floors of namespaces lack, when `who` gets so many more.
+  // Bytes that the floors of namespaces lack when `who` gets `more`.
   std::uint64_t unfilled_host(Group who, std::uint64_t more) const;
   std::uint64_t unfilled_disk(Group who, std::uint64_t more) const;
 
@@ -128,7 +128,7 @@ class Quotas {
   std::size_t count_ = 0;
 };
 
-// What claims may take of the pools, as things are now.
+// The most that claims may take of the pools, as things are now.
 class Allotment {
  public:
   static constexpr std::uint32_t kAll = std::numeric_limits<std::uint32_t>::max();

@@ -1,4 +1,4 @@
-// What leaves the tree for good: nodes, restore points, and what is tidied up behind them.
+// Final removal from the tree: nodes, restore points, and the tidying behind them.
 //
 // Concept. State whose room is wanted, whose time is over, or which is damaged goes here, whatever tier it lies in;
 // nobody above (eviction.h, lower_tiers.h, sessions) removes a node himself.

@@ -76,7 +76,7 @@ void RestorePoints::take_out(Node* node) {
 
 // ---- transitions --------------------------------------------------------------------------------------------------
 
-// What nodes have of its windows may be all that is left of them.
+// Nodes of its windows may have nothing left but the cells that it needed.
 void RestorePoints::release(Node* node) {
   RestorePoint& point = point_of(node);
   const std::vector<HeldState> held = std::exchange(point.held, {});

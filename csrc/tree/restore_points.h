@@ -11,8 +11,8 @@
 //        '-----------------------------------------^              is on the device
 //                          put_outside
 //
-// Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). Of those that
-// take some of a given one:
+// Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). The points
+// that take some of a given one go in this order:
 //
 //     1  spaced points that nobody went back to: the least of L + 2^n, where n is how often 2 divides the number of the
 //        point's place in its conversation, and L the greatest value of one that left before it was made. So their

@@ -1,4 +1,4 @@
-// What of a prompt can be reused, from where, at what cost, and why not more.
+// The part of a prompt that can be reused, where it is, its cost, and the reason for not more.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace kvtrie {
 enum class Tier : std::uint8_t { kNone, kDevice, kHost, kDisk, kStore };
 const char* name_of(Tier tier) noexcept;  // "none", "device", "host", "disk", "store"
 
-// What becomes of what is in a lower tier.
+// The treatment of state in a lower tier.
 enum class LoadPolicy : std::uint8_t {
   kAuto,    // it is loaded, or computed again where that is measured to be faster
   kAlways,  // loaded

@@ -46,7 +46,7 @@ class HeldImages {
   std::vector<std::span<const std::byte>> spans_;
 };
 
-// Of what a restore point has of a cache; the first `attention` caches are those of attention.
+// The entry of a restore point for a cache; the first `attention` caches are those of attention.
 inline SnapshotImage::Role role_in_point(std::size_t cache, std::size_t attention) noexcept {
   return cache < attention ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
 }

@@ -1,8 +1,7 @@
-// What a prefix cache counts, and what it holds at a moment.
+// The counters of a prefix cache, and its holdings at a moment.
 //
 // Concept. `PrefixCacheState::totals` keeps the totals; each class that changes something adds to its own fields of it.
-// What is held now is read from the caches, the tree and the tiers when somebody asks (inspect.cpp), so it cannot
-// drift.
+// Holdings are read from the caches, the tree and the tiers on request (inspect.cpp), so they cannot drift.
 //
 // Threads: a value; `totals` is guarded by the prefix cache's mutex. Units: in the names.
 #pragma once

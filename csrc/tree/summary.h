@@ -1,4 +1,4 @@
-// What a tree knows, in a few kilobytes: for whoever chooses one of several caches for a prompt.
+// The contents of a tree, in a few kilobytes: for a router that chooses one of several caches for a prompt.
 //
 // Concept. A summary is a set of fingerprints (trie/fingerprint.h) of the paths that were used last, those of live
 // sessions first. Of each node on such a path it has the last block in front of the node's end, where branches leave

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kBlock = 32;  // tokens compared without a branch between them
 
-// What lies before the tokens of a block, in tokens. A long one begins at a multiple of 16 bytes.
+// The head of a block before its tokens, in units of a token. A long one begins at a multiple of 16 bytes.
 constexpr std::size_t kShortHead = 1, kLongHead = 4;
 
 void copy_tokens(Token* to, const Token* from, std::int32_t count) noexcept {
@@ -155,8 +155,8 @@ void Edge::keep_back(std::int32_t count) noexcept {
   }
 }
 
-// Of what lies in the block, `size` tokens from `offset` stay. A block held alone that is more than half waste then is
-// copied to its size; if there is no memory for that, it stays.
+// Of the tokens in the block, `size` from `offset` stay. A block held alone that is more than half waste then is copied
+// to its size; if there is no memory for that, it stays.
 void Edge::shrink_to(std::int32_t offset, std::int32_t size) noexcept {
   if (!on_heap()) {
     size_ = size;

@@ -8,9 +8,9 @@
 //     long block   [ - | used | holders | capacity | t0 t1 t2 t3 t4 t5 ... | room ]
 //                                                    +-upper--+-lower--+  used
 //
-// Tokens below `used` never change while a block is shared. Whoever ends at `used` may append in place; anyone else
-// copies what it needs first. A block that one edge holds alone is never more than half waste after a change of that
-// edge; one whose other holder went stays as it is until then. Threads: none of its own. Units: offsets and lengths in
+// Tokens below `used` never change while a block is shared. An edge that ends at `used` may append in place; any other
+// copies its tokens first. A block that one edge holds alone is never more than half waste after a change of that edge;
+// one whose other holder went stays as it is until then. Threads: none of its own. Units: offsets and lengths in
 // tokens.
 #pragma once
 

@@ -55,7 +55,7 @@ std::size_t GhostTable::find(PathHash path) const noexcept {
   return place;
 }
 
-// What follows without a gap moves up as far as its home allows, so that a free place still ends every search.
+// Entries that follow without a gap move up as far as their home allows, so that a free place still ends every search.
 void GhostTable::forget(std::size_t place) noexcept {
   ring_[places_[place]].uses = 0;
   --size_;

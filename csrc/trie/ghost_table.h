@@ -1,4 +1,4 @@
-// What a victim order remembers of members that left: their uses, under a hash of their whole path.
+// A victim order's memory of members that left: their uses, under a hash of their whole path.
 //
 // Bounded: as many entries as it has room for, the oldest goes first. A path is known by 64 bits alone; where two
 // collide, a node is credited with the uses of another one and a victim is misjudged, which costs time and nothing

@@ -22,7 +22,7 @@
 
 namespace kvtrie {
 
-// What belongs to a node's edge. Ranges are the node's: [start, end) in tokens from the root.
+// The members that belong to a node's edge. Ranges are the node's: [start, end) in tokens from the root.
 class Payload {
  public:
   virtual ~Payload() = default;
@@ -42,7 +42,7 @@ class Node;
 // Which victim orders a namespace's nodes are members of; 0: those of all namespaces that have none of their own.
 using Group = std::uint16_t;
 
-// What a node is in one victim order (victim_order.h).
+// A node's entry in one victim order (victim_order.h).
 struct OrderState {
   enum State : std::uint32_t {
     kOut,     // no member

@@ -1,7 +1,7 @@
 // A pointer to a node in 4 bytes, kept inside another node of the same pool.
 //
-// What is kept is how far the other node lies from the link itself, so that it is followed with one addition and needs
-// to know no pool. A pool keeps its nodes within `kReach` of each other (node_pool.h). Threads: none of its own.
+// The link stores the distance of the other node from the link itself, so that it is followed with one addition and
+// needs to know no pool. A pool keeps its nodes within `kReach` of each other (node_pool.h). Threads: none of its own.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the members of a victim order are to each other.
+// The relation between the members of a victim order.
 //
 // Threads: pure.
 #pragma once

@@ -28,7 +28,7 @@ namespace kvtrie {
 
 class PrefixTrie {
  public:
-  // What a node and its handles share: the node, null once it is gone.
+  // State that a node and its handles share: the node, null once it is gone.
   struct Anchor {
     Node* node = nullptr;
     const PrefixTrie* owner = nullptr;
@@ -66,7 +66,7 @@ class PrefixTrie {
     Handle node;              // the deepest node reached; of no node when length is 0
   };
 
-  // What was evicted: the tokens from `start` on of the path `tokens`, and their bytes.
+  // An evicted span: the tokens from `start` on of the path `tokens`, and their bytes.
   struct Evicted {
     std::string name_space;
     Tokens tokens;

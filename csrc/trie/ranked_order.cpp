@@ -289,7 +289,7 @@ void RankedOrder::relist(Node* node) noexcept {
   put_in(node);
 }
 
-// Those that may not go are out of the heap while the search lasts.
+// Members that may not go are out of the heap while the search lasts.
 Node* RankedOrder::victim(const std::function<bool(Node*)>& may_go) {
   struct Passed {
     RankedHeap& heap;

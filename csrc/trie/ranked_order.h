@@ -15,9 +15,9 @@
 // room to spare nothing loses its protection. Held and locked members count and are demoted like others: a path that is
 // not used any more is demoted as a whole, and its end takes it along.
 //
-// What left is remembered in a GhostTable, as many paths as twice the members: a node that joins with a path that is
-// known there starts with those uses and one more (slru: protected). Without that, most of what was used often is new
-// again each time it comes back, wherever the members are fewer than what is used again.
+// Members that left are remembered in a GhostTable, as many paths as twice the members: a node that joins with a path
+// that is known there starts with those uses and one more (slru: protected). Without that, most of what was used often
+// is new again each time it comes back, wherever the members are fewer than what is used again.
 //
 // Mechanism. One heap of the members that could go and are not protected; slru has a second one with all that are
 // protected, whether they could go or not. A member is *listed* (could go), *parked* (held) or *locked*; unlike in
@@ -81,7 +81,7 @@ class RankedOrder {
   Node* victim() noexcept;
   Node* victim(const std::function<bool(Node*)>& may_go);  // throws what `may_go` throws, or when there is no memory
   std::size_t members() const noexcept { return members_; }
-  // As in RecencyOrder. What is remembered of paths stays here. REQUIRES: `to` has reserved room for them.
+  // As in RecencyOrder. The memory of paths stays here. REQUIRES: `to` has reserved room for them.
   void hand_over(std::span<Node* const> members, RankedOrder& to) noexcept;
   void reserve_more(std::size_t members);
   bool goes_before(const Node* a, const Node* b) const noexcept;

@@ -20,8 +20,8 @@
 // In an order that is not leaf first (order_shape.h) nothing is held or locked: members are listed, or parked by `park`
 // until their next use or `relist`.
 //
-// Threads: none of its own. Nothing here throws. What each call means and requires is said in victim_order.h; ages are
-// the trie's logical time.
+// Threads: none of its own. Nothing here throws. The meaning and requirements of each call are in victim_order.h; ages
+// are the trie's logical time.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,8 @@
 //
 // The tokens change over only at a border of both spellings, so that no token of the rest is cut in a way that the
 // tokenizer would not have chosen, and never within a token. Of several known spellings the one that leads furthest is
-// taken, then the one used last. What a token spells decides, so whoever needs to tell two that look the same apart
-// (special tokens, and the same letters written by somebody) gives them different bytes (token_texts.h).
+// taken, then the one used last. The spelling of a token decides, so a caller that must tell two tokens of one spelling
+// apart (a special token, and the same letters written by somebody) gives them different bytes (token_texts.h).
 //
 // Nothing is changed. Cost: O(bytes) for each node on a path that spells the text's beginning, each visited once, and
 // at a node with many children O(longest token) look-ups. Threads: those of the trie. Units: tokens; bytes of text.

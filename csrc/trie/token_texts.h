@@ -1,4 +1,4 @@
-// What each token of a vocabulary spells: bytes by token, and tokens by bytes.
+// The spelling of each token of a vocabulary: bytes by token, and tokens by bytes.
 //
 // Several tokens may spell the same. One that spells nothing (a special token whose text nobody may write, an id that
 // the vocabulary lacks) is never found by its bytes. Any bytes are allowed, so that a caller can give tokens of their

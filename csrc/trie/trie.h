@@ -109,8 +109,8 @@ class Trie {
   void leave_order(int order, Node* node);  // REQUIRES: a member
   Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)
   // Of an order that is not leaf first: the first member for which `may_go` says yes, null when there is none. It must
-  // not change the tree. What it says no to is passed over at a cost of O(1), or O(log members) where the policy is not
-  // lru; what is parked is not looked at until its next use, or until it is listed again.
+  // not change the tree. A member that it refuses is passed over at a cost of O(1), or O(log members) where the policy
+  // is not lru; a parked member is not looked at until its next use, or until it is listed again.
   Node* victim(int order, const std::function<bool(Node*)>& may_go);
   // Of the groups for which `may` says yes.
   using Groups = std::function<bool(Group)>;

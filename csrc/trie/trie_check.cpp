@@ -35,7 +35,7 @@ class TrieCheck {
   }
 
  private:
-  // What a RankedOrder counts.
+  // The counts of a RankedOrder.
   struct Ranked {
     std::uint64_t tokens = 0, protected_tokens = 0;
     std::size_t protected_members = 0, protected_free = 0;

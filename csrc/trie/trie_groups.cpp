@@ -72,7 +72,7 @@ std::size_t Trie::members(int order) const {
   return members;
 }
 
-// What needs memory is done before anything changes.
+// Everything that needs memory is done before anything changes.
 void Trie::set_group(Node* root, Group group) {
   require(root->is_root(), "Trie.set_group", "root: got a node below one");
   const Group before = root->group();

@@ -18,13 +18,13 @@
 // is no member renews its parent's age only. Each order counts for itself, from the join on: its uses in another tier
 // do not count here. A use counts for the node it ends on, never for what is above it.
 //
-// What left is remembered for a while, by all policies but lru: its uses, under the path to its end (ghost_table.h). A
-// node that joins with that path goes on from there. Where only some of what joins was known, `Trie::recall` cuts it.
+// Members that left are remembered for a while, by all policies but lru: their uses, under the path to their end
+// (ghost_table.h). A node that joins with that path goes on from there. Where only some of what joins was known,
+// `Trie::recall` cuts it.
 //
-// What a lock protects: the node in every order; the node's parent, whether or not the node is a member; and each
-// ancestor above, as long as the members on the path are consecutive. An owner that keeps the members of a tier
-// consecutive on every path, and locks members (or children of members) only, never sees a victim with a locked node
-// below it.
+// A lock protects the node in every order; the node's parent, whether or not the node is a member; and each ancestor
+// above, as long as the members on the path are consecutive. An owner that keeps the members of a tier consecutive on
+// every path, and locks members (or children of members) only, never sees a victim with a locked node below it.
 //
 // That is the shape of the tiers' orders. Others (order_shape.h) take no notice of locks, nor of what is above or
 // below: their members are what any node may have, whatever its neighbours have. A search may pass over members that
