@@ -1,8 +1,8 @@
-// What every cache gives out as a snapshot: what it has of one sequence for the positions [start, end), detached from
-// that sequence. Destroying it lets go of it. Consumed by split and merge; then, or when its cache is gone, it holds
-// and counts nothing.
+// A snapshot as every cache gives it out: the state of one sequence for the positions [start, end), detached from that
+// sequence. Destroying it lets go of it. Consumed by split and merge; then, or when its cache is gone, it holds and
+// counts nothing.
 //
-// What is in one is the cache's own, in its inside header; cache_snapshot_contents.h says what it must have.
+// The contents are the cache's own, in its inside header; cache_snapshot_contents.h lists their requirements.
 //
 // Threads: any. Units: positions, bytes.
 #pragma once

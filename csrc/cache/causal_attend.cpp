@@ -16,7 +16,7 @@ bool still_held(const Sequence& sequence, const ForwardSequence& in_forward) {
   return std::min(held, has_passed ? in_forward.passed->begin_position() : held) <= in_forward.sees_from;
 }
 
-// What completion changes, made before it changes anything.
+// Everything that completion changes, made before it changes anything.
 struct Advance {
   std::vector<CausalCache::SnapshotPtr> captured;
   std::shared_ptr<SpanList> passed;

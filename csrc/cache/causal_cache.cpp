@@ -240,7 +240,7 @@ void CausalCache::set_growth(std::uint32_t cells) noexcept {
 
 CellPool& CausalCache::pool() noexcept { return *state_->pool; }
 
-// What it is used for is not followed: the caller serialises, as the header says.
+// The use of the returned reference is not followed: the caller serialises, as the header says.
 KvStore& CausalCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

@@ -40,8 +40,8 @@ namespace kvtrie {
 
 // `count` consecutive rows of a forward at the positions from `from` on; -1: from the sequence's present length. Rows
 // below the length (from < length) are computed again: they attend to the cells that are there and store nothing, the
-// others extend the sequence. That is how a model whose other layers restart earlier goes on. What the first row sees
-// must be held, else kNotRestorable.
+// others extend the sequence. That is how a model whose other layers restart earlier goes on. The keys that the first
+// row sees must be held, else kNotRestorable.
 struct ForwardRows {
   SequenceId sequence = 0;
   std::uint32_t count = 0;
@@ -147,7 +147,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   struct History {
     Tensor k, v, mask;
   };  // [n, kv_heads, dim] twice, additive mask [rows, n]
-  // What the forward's rows see, its own rows included, sequence after sequence; cells that several share come once.
+  // The cells that the forward's rows see, its own rows included, sequence after sequence; cells that several share
+  // come once.
   History get(Forward& forward, std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
   bool drop(Forward& forward) noexcept;  // false: it was complete, or dropped before
 
@@ -173,7 +174,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
   // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation. REQUIRES: can_resume(length).
   void truncate(SequenceId id, std::int32_t length);
-  // What is borrowed is borrowed, what is the sequence's own is held by both. REQUIRES: can_resume(from, length).
+  // Borrowed cells stay borrowed; the sequence's own are held by both. REQUIRES: can_resume(from, length).
   void fork(SequenceId from, SequenceId to, std::int32_t length) override;
 
   // In a windowed cache, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
@@ -186,14 +187,14 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   void start_at(SequenceId id, std::int32_t position);
   // Lets go of the cells in front that no query at `next` (by default, and at most, the length) or later sees, nor
   // `memory` asks for. A forward that was begun with begin_forward does not do this by itself: the prefix cache
-  // publishes first. What goes is held by the last complete forward until that is destroyed, or the sequence begins its
-  // next one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
+  // publishes first. The last complete forward holds the cells that go until it is destroyed, or the sequence begins
+  // its next one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
   void release_unseen(SequenceId id, std::int32_t next = std::numeric_limits<std::int32_t>::max());
   // Cells that sequences, open forwards and snapshots of this cache hold or borrow, and those of `also`: the union,
   // each cell once. With an owner: of its sequences only, and of `also`.
   std::uint32_t live_cells(std::span<const SpanList* const> also = {}, std::optional<Owner> owner = {}) const;
   std::int32_t borrowed_length(SequenceId id) const;
-  // What the sequence borrows from `position` on becomes its own: it holds those cells itself from then on.
+  // Cells that the sequence borrows from `position` on become its own: it holds those cells itself from then on.
   void own_from(SequenceId id, std::int32_t position);
   // A counted list on the positions [from, to) of the sequence, which must hold them.
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
@@ -204,7 +205,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // The cells of [from, to) of `list` to and from host memory (kv_store.h). The lists are read under the cache's lock.
   CompletionPtr store_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                             std::byte* image, std::uint32_t image_cells);
-  // What is loaded is the `owner`'s.
+  // Loaded cells are the `owner`'s.
   CompletionPtr load_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                            const std::byte* image, std::uint32_t image_cells, Owner owner = kOwnCallers);
   CompletionPtr mark() override;
@@ -220,10 +221,10 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation. REQUIRES:
   // can_resume(from, length).
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
-  // Removes [begin, end), by default to the end. What follows moves down to `begin`: its K are rotated, in place where
-  // the sequence is the only holder, else in copies, for which all room is found first. The sequence is private from
-  // then on. REQUIRES: to the end: can_resume(begin). In the middle kNotSupported with chunks, or when what is left
-  // would not have all that later queries see.
+  // Removes [begin, end), by default to the end. The positions that follow move down to `begin`: their K are rotated,
+  // in place where the sequence is the only holder, else in copies, for which all room is found first. The sequence is
+  // private from then on. REQUIRES: to the end: can_resume(begin). In the middle kNotSupported with chunks, or when
+  // what is left would not have all that later queries see.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
   // Whether remove(id, begin, end) would be possible where something follows `end`, and the cells it would copy.
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;

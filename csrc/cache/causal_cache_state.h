@@ -117,7 +117,7 @@ struct CausalCache::State {
   // The same, and forgets sequences that it brought into being.
   bool discard(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   void complete(Forward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
-  // What fires when the sequence reaches `length` with this history.
+  // A snapshot that fires when the sequence reaches `length` with this history.
   std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,
                                    const std::shared_ptr<State>& self) const KVTRIE_REQUIRES(mutex);
   bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where) KVTRIE_REQUIRES(mutex);
@@ -193,7 +193,7 @@ void require_of(const std::shared_ptr<CausalCache::State>& state, const Forward:
 std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state, Forward::State& forward,
                                std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex);
 
-// What a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
+// The cells that a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
 struct CausalContents {
   CausalContents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
                  bool is_private_in);

@@ -128,7 +128,8 @@ std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State
 
 using PassedLists = std::vector<std::shared_ptr<SpanList>>;
 
-// What complete forwards hold and let go of when this one begins: what its sequences have passed, and all of `before`.
+// Cells that complete forwards hold and let go of when this one begins: those that its sequences have passed, and all
+// of `before`.
 PassedLists ending_with(const CausalCache::State& state, const Forward::State& forward, const Forward::State* before)
     KVTRIE_REQUIRES(state.mutex) {
   PassedLists lists;

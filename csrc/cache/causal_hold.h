@@ -8,7 +8,7 @@
 //     graph.replay(ids, {hold.tables()});  enqueued behind everything that moved cells so far
 //     hold.put_all();                      the forward is complete
 //
-// Threads: one thread makes, uses and ends a hold. Whoever holds several caches makes the holds in the order of the
+// Threads: one thread makes, uses and ends a hold. A caller with several caches makes the holds in the order of the
 // caches, and calls nothing else of them meanwhile.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the prefix cache builds on: sequences whose first positions lie in cells that trie nodes hold.
+// Lending, for the prefix cache: sequences whose first positions lie in cells that trie nodes hold.
 #include <algorithm>
 
 #include "cache/causal_cache_state.h"
@@ -20,8 +20,8 @@ CellSpans spans_of(const CausalCache::State& state, const SpanList& list, std::i
   return slice_spans(list.spans(), from, to);
 }
 
-// What a sequence takes of somebody's list when it borrows [from, to): all of it, or, where the sequence holds only
-// what comes later itself, as much as the list has. Nothing where that would leave a gap behind it.
+// The part of somebody's list that a sequence takes when it borrows [from, to): all of it, or, where the sequence holds
+// only later cells itself, as much as the list has. Nothing where that would leave a gap behind it.
 CellSpans taken_from(const CausalCache::State& state, const Sequence& sequence, const SpanList& list, std::int32_t from,
                      std::int32_t to) {
   const char* where = "causal_cache.borrow";

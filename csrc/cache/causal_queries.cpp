@@ -1,4 +1,4 @@
-// What somebody who changes several caches as one asks of this one first.
+// Questions to this cache by a caller that changes several caches as one.
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {

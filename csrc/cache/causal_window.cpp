@@ -1,4 +1,4 @@
-// What a windowed sequence holds, and how it lets go.
+// The cells that a windowed sequence holds, and how it lets go.
 #include <algorithm>
 
 #include "cache/causal_cache_state.h"

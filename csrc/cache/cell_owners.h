@@ -1,8 +1,8 @@
 // Whose bytes lie in which cells of one cache: so that memory which changes its owner is cleared.
 //
 // Concept. An owner is a number that the user of a cache gives to its sequences: the prefix cache has one for each
-// namespace. Cells keep their label when they become free, for their bytes stay, too. Who claims cells that are
-// labelled with somebody else gets them filled with zeros; what is its own, or clean, is taken as it is. So a model
+// namespace. Cells keep their label when they become free, for their bytes stay, too. A claim of cells that are
+// labelled with somebody else fills them with zeros; its own cells, and clean ones, are taken as they are. So a model
 // that reads rows it has not put finds zeros or bytes of its own namespace, never another one's.
 //
 //     cells     0        8     12       20            40

@@ -94,7 +94,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
 
   void count_owners(bool on);                // from now on; what is held now is kOwnCallers'
   std::uint32_t held_by(Owner owner) const;  // cells that were claimed for it. REQUIRES: they are counted
-  // What free_cells() would be if these counted lists let go of everything.
+  // The value of free_cells() if these counted lists let go of everything.
   Cell free_without(std::span<const SpanList* const> lists) const;
 
   // Slides every held piece towards cell 0 in ascending order, gives all reservations up, and relabels every registered
@@ -102,8 +102,8 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   // before it enqueues anything else. `on_free` is not called: the moves still read the old places.
   std::vector<CellMove> compact();
 
-  // Called with each run that becomes free (tests poison it; owner changes clear it). May be empty. What it throws is
-  // dropped: releasing never fails. Set it before the pool is used.
+  // Called with each run that becomes free (tests poison it; owner changes clear it). May be empty. It may throw; the
+  // exception is dropped: releasing never fails. Set it before the pool is used.
   std::function<void(Cell begin, std::uint32_t length)> on_free;
 
   std::size_t pieces() const noexcept;

@@ -81,7 +81,7 @@ class Completed final : public Completion {
   void wait() const override {}
 };
 
-// What a step's attention needs besides q: built once per step by `prepare`, used by every layer.
+// The inputs of a step's attention besides q: built once per step by `prepare`, used by every layer.
 class PreparedStep {
  public:
   virtual ~PreparedStep() = default;

@@ -73,7 +73,8 @@ class PointCache : public StateCache {
 
   // --- what is held ----------------------------------------------------------------------------------------------
   virtual HeldState held(SequenceId id) const = 0;  // at its length; nothing at length 0
-  // What of a state can go on at `length`. REQUIRES: cut_to gives it for the length at which the state was held.
+  // The part of a state that can go on at `length`. REQUIRES: cut_to gives it for the length at which the state was
+  // held.
   virtual HeldState cut(const HeldState& state, std::int32_t length) const = 0;
   // The sequence goes on from what was held at `length`; from nothing at length 0.
   virtual void resume(SequenceId id, std::int32_t length, HeldState state) = 0;

@@ -213,7 +213,7 @@ void RecurrentCache::distrust_owners() { state_->pool->distrust(); }
 
 StatePool& RecurrentCache::pool() noexcept { return *state_->pool; }
 
-// What it is used for is not followed: the caller serialises, as the header says.
+// The use of the returned reference is not followed: the caller serialises, as the header says.
 StateStore& RecurrentCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

@@ -46,7 +46,7 @@ class StateForward final : public PointForward {
   std::vector<std::vector<std::int32_t>> row_boundaries() const;  // the same, counted from the sequence's first row
   std::vector<std::int32_t> row_starts() const;                   // per sequence, then the end of the last one
   // Of a complete forward of begin_forward: the states at the boundaries of the i-th sequence, in order; once, then
-  // empty. Those of start_forward keep nothing: take_snapshots has what was scheduled.
+  // empty. Forwards of start_forward keep nothing: take_snapshots has the scheduled states.
   std::vector<SlotRef> take_captured(std::size_t sequence);
   std::vector<HeldState> take_captured_states(std::size_t index) override;
 

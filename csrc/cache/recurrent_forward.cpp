@@ -17,7 +17,7 @@ constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 constexpr const char* kForward = "recurrent_cache.forward";
 constexpr const char* kStartForward = "recurrent_cache.start_forward";
 
-// What the sequence's rows ask for, and what its schedule does.
+// The lengths at which the sequence's rows ask for a state, and those of its schedule.
 std::vector<std::int32_t> boundaries_of(const StateForwardRows& rows, const StateSequence* sequence) {
   const std::int32_t begin = sequence == nullptr ? 0 : sequence->length;
   require(rows.count >= 1, kForward, "rows of sequence ", rows.sequence, ": got 0, allowed 1 or more");

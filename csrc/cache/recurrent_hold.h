@@ -5,7 +5,7 @@
 //     graph.replay({.., {hold.rows()}});      enqueued behind everything that wrote states so far
 //     hold.put_all();                         the forward is complete
 //
-// Threads: one thread makes, uses and ends a hold. Whoever holds several caches makes the holds in the order of the
+// Threads: one thread makes, uses and ends a hold. A caller with several caches makes the holds in the order of the
 // caches, and calls nothing else of them meanwhile.
 #pragma once
 
@@ -30,7 +30,7 @@ class RecurrentHold {
   // A complete forward again, for comparing: from the states `before` it, one of each sequence, writing none. The
   // slots must be held for as long as the rows are used.
   static std::vector<ops::StateRows> rows_again(const StateForward& forward, const std::vector<SlotRef>& before);
-  // What layers used that were computed one by one; of a complete forward.
+  // The slots and rows of layers that were computed one by one; of a complete forward.
   static ops::DeviceStateRuns recorded(const StateForward& forward);
 
  private:

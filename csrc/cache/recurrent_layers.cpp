@@ -1,4 +1,4 @@
-// What a model does with an open forward, layer by layer: the fused operations, or states out and in.
+// A model's calls on an open forward, layer by layer: the fused operations, or states out and in.
 #include <utility>
 
 #include "cache/recurrent_cache_state.h"

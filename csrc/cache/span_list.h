@@ -6,8 +6,8 @@
 // consecutive positions are one span, whatever steps they were appended in.
 //
 // Threads: every call takes the pool's own mutex, so lists may be made, changed and destroyed on any thread while
-// `CellPool::compact` relabels them. One list belongs to one thread at a time. What `spans()` returns is stable only
-// while nobody compacts: CausalCache reads lists under its own mutex, and compacts under it as well. Positions never
+// `CellPool::compact` relabels them. One list belongs to one thread at a time. The result of `spans()` is stable only
+// while nobody compacts: CausalCache reads lists under its own mutex, and also compacts under it. Positions never
 // change by compaction. A list keeps its pool's bookkeeping alive, so it may outlive the cache. Units: cells and
 // positions. A call that throws has changed nothing; releasing never throws and never allocates.
 #pragma once
@@ -22,7 +22,7 @@ namespace kvtrie {
 
 class CellPool;
 
-// What of `spans` (in position order) lies in [from, to).
+// The part of `spans` (in position order) that lies in [from, to).
 CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to);
 // Appends `span`, joined to the last one where cells and positions follow on. REQUIRES: adjacent in position.
 void append_span(CellSpans& spans, const CellSpan& span);

@@ -1,4 +1,5 @@
-// What a cache is to whoever shares it between conversations and makes room in it, whatever kind of state it keeps.
+// A cache as its owner sees it that shares it between conversations and makes room in it, whatever kind of state it
+// keeps.
 //
 // Concept. State lies in *units* of a pool: a cell for each token of attention, a slot for the whole state of recurrent
 // layers at one length. Sequences hold units; so do others, by reference. A unit that nobody holds is free. A limit
@@ -26,7 +27,7 @@ using SequenceId = std::int32_t;
 // Numbers below this are the caller's own; `open_sequence` gives out numbers from here on.
 inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
-// What a cache must be like for bytes of another one to fit: compared exactly.
+// The shape that a cache must have for bytes of another one to fit: compared exactly.
 struct CacheIdentity {
   static constexpr std::uint8_t kAttention = 1, kRecurrent = 2;  // 128 to 255 are for kinds of others (docs/format.md)
 
@@ -56,8 +57,8 @@ class StateCache {
   [[nodiscard]] virtual bool set_limit(std::uint32_t units) = 0;
 
   // --- whose it is -----------------------------------------------------------------------------------------------
-  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does. What its units have
-  // from before is cleared when they are claimed. detach() ends a limit.
+  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does. Units are cleared of
+  // their earlier bytes when they are claimed. detach() ends a limit.
   virtual void attach() = 0;
   virtual void detach() noexcept = 0;
   // From now on, until it is detached: units are counted by the owner that they are claimed for (owner_counts.h).

@@ -49,7 +49,8 @@ std::vector<StateSection> state_sections(const StateShape& shape);
 class PreparedStates {
  public:
   virtual ~PreparedStates() = default;
-  // What the device was given, for steps that are recorded (ops/launch_graph.h); empty in a store without a device.
+  // The slots and rows that the device was given, for steps that are recorded (ops/launch_graph.h); empty in a store
+  // without a device.
   virtual ops::DeviceStateRuns recorded() const { return {}; }
 };
 using PreparedStatesPtr = std::shared_ptr<PreparedStates>;

@@ -122,7 +122,7 @@ bool EncoderCache::can_resume(SequenceId id, std::int32_t position) const {
 
 CellPool& EncoderCache::pool() noexcept { return *state_->pool; }
 
-// What it is used for is not followed: the caller serialises, as the header says.
+// The use of the returned reference is not followed: the caller serialises, as the header says.
 KvStore& EncoderCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

@@ -113,7 +113,7 @@ EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned
   return result;
 }
 
-// What completion changes, made before it changes anything.
+// Everything that completion changes, made before it changes anything.
 using Captured = std::vector<EncoderCache::SnapshotPtr>;
 
 Captured captured_by(const CacheState& state, const ForwardState& forward, const EncoderForwardSequence& in_forward)

@@ -71,7 +71,7 @@ std::uint32_t require_readable(const std::shared_ptr<CacheState>& state, Forward
   return index;
 }
 
-// What the first put of a forward without items brings.
+// The item that the first put of a forward without items makes.
 EncoderItem item_of(const ForwardState& forward, const Tensor& k, const char* where) {
   require(forward.sequences.size() == 1, where, "items: got none for a step of ", forward.sequences.size(),
           " sequences, allowed without only for one: say in start_forward which cells are whose");

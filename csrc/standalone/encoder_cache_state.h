@@ -87,7 +87,7 @@ struct EncoderCache::State {
   // Sequences that the forward brought into being and left empty, but for `kept`.
   void forget_empty(const EncoderForward::State& forward, SequenceId kept = -1) noexcept KVTRIE_REQUIRES(mutex);
   void let_go(EncoderSequence& sequence) noexcept KVTRIE_REQUIRES(mutex);  // of its item
-  // What fires when the sequence, with this item, reaches `length`.
+  // A snapshot that fires when the sequence, with this item, reaches `length`.
   std::vector<SnapshotPtr> capture(const EncoderSequence& sequence, const CellSpans& cells, std::int32_t position,
                                    std::int32_t length, const std::shared_ptr<State>& self) const
       KVTRIE_REQUIRES(mutex);
@@ -131,7 +131,7 @@ struct EncoderForward::State {
 void claim_items(EncoderCache::State& state, EncoderForward::State& forward, std::span<const EncoderItem> items,
                  const char* where) KVTRIE_REQUIRES(state.mutex);
 
-// What a snapshot holds of [start, end).
+// The cells that a snapshot holds of [start, end).
 struct EncoderContents {
   std::weak_ptr<EncoderCache::State> owner;
   SpanList cells;  // of the item, labelled from 0; empty: none stands there

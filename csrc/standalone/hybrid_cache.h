@@ -94,7 +94,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   void defrag();  // kBusy while a step is open
 
   // One object over the snapshots of the components. Some of those may be missing: after a split, the state of a
-  // recurrent cache is in one half only. What is missing is not made up for: restore() answers False there.
+  // recurrent cache is in one half only. Missing state is not made up for: restore() answers False there.
   SnapshotPtr snapshot(SequenceId id, std::int32_t start);
   // False, with nothing changed, unless every component can. Below the snapshot's start, and at it, a component that
   // cannot do it from the snapshot is cut.

@@ -8,7 +8,7 @@
 namespace kvtrie {
 namespace {
 
-// What the caches have in common.
+// The common part of the caches.
 template <class Cache, class ForwardHandle>
 class CacheComponent : public HybridComponent {
  public:

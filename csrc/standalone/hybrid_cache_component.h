@@ -19,7 +19,7 @@ namespace kvtrie {
 
 using ComponentSnapshot = std::shared_ptr<void>;
 
-// What start_forward is given.
+// The arguments of start_forward.
 struct HybridRows {
   std::span<const std::int32_t> positions;
   std::span<const SequenceId> sequences;
@@ -30,7 +30,7 @@ struct HybridRows {
 // missing, but it may still become kOpen.
 enum class ComponentForward : std::uint8_t { kNone, kOpen, kText, kComplete };
 
-// What names a layer, for caches of attention and of recurrent layers. All need a forward, else kArgument.
+// The name of a layer, for caches of attention and of recurrent layers. All need a forward, else kArgument.
 class AttentionLayers {
  public:
   virtual ~AttentionLayers() = default;
@@ -80,7 +80,7 @@ class HybridComponent {
   virtual bool may_reopen() const { return false; }  // it is kText and a put would make it kOpen
   virtual void drop() noexcept = 0;                  // the forward; unless it is complete, its rows go
   virtual bool set_causal(std::span<const std::uint32_t>) { return false; }  // false: it has no causal layers
-  // What take_back() needs of a sequence, taken before a step; null where it needs nothing.
+  // The state of a sequence that take_back() needs, taken before a step; null where it needs nothing.
   virtual ComponentSnapshot hold(SequenceId id) = 0;
   // Makes the sequence again what it was at `length`, when it was held. One that cannot be is emptied.
   void take_back(SequenceId id, const ComponentSnapshot& held, std::int32_t length);

@@ -28,7 +28,7 @@ void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int3
   }
 }
 
-// What a sequence is in every component, so that it can be that again.
+// The state of a sequence in every component, so that it can be restored.
 class Before {
  public:
   Before(CacheState& state, SequenceId id) : state_(state), id_(id) {
