@@ -230,7 +230,7 @@ void PrefixCacheState::prepare_last_job() {
   });
 }
 
-// What sessions leave is written before the tree goes; from then on the files stay.
+// State that sessions leave is written before the tree goes; from then on the files stay.
 void PrefixCacheState::take_apart(Entry& entry) noexcept {
   outside.wait_for_others(mutex);
   while (!sessions.empty()) detach(**sessions.begin());

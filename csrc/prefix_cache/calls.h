@@ -17,9 +17,10 @@
 // What grows with how much is known is done in pieces (Pieces): between two of them the call is outside, and whoever
 // waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/performance.md names.
 //
-// Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. Who cannot wait
-// leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that sends to
-// the store, where a last job of its queue does it if no call is outside. So closing never waits for itself.
+// Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. A caller that
+// cannot wait leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread
+// that sends to the store, where a last job of its queue does it if no call is outside. So closing never waits for
+// itself.
 //
 // A forked process has a copy of the cache that cannot be used: every call is refused there, and closing and ending do
 // nothing.

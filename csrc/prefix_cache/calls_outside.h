@@ -12,7 +12,7 @@
 
 namespace kvtrie {
 
-// Who waits for the mutex, and how often a call has got it.
+// The callers that wait for the mutex, and how often a call has got it.
 class Turns {
  public:
   // `lock` takes the mutex.

@@ -1,4 +1,4 @@
-// What processes share through a store: prefixes that one computed, for another one to find.
+// Exchange of processes through a store: prefixes that one computed, for another one to find.
 //
 // Sending. When a session closes, its path is *offered*: its tokens are queued, nothing else. A thread of its own goes
 // along the path and sends, in the layout of store/shared_exchange.h, what this process has not sent before: whole
@@ -10,9 +10,8 @@
 //     close --> offer: tokens --> [thread]  mutex: gather one block | wait, checksum, put, announce | mutex: ...
 //
 // Receiving. Where a prompt is not known as deep as it could be reused, `advance` asks the store, with the mutex free.
-// What it sends becomes ordinary nodes in host memory (snapshot_import.h), and the ordinary plan goes on from there.
-// Room in host memory is made when it is known that there is something to come, for half of the host tier at most at a
-// time.
+// The answers become ordinary nodes in host memory (snapshot_import.h), and the ordinary plan goes on from there. Room
+// in host memory is made when it is known that there is something to come, for half of the host tier at most at a time.
 //
 //     full attention alone     whole blocks while there are any, then what goes on behind the last one
 //     with restore points      along the indices, as far as the prompt goes; then the deepest restore point, and the
@@ -22,8 +21,8 @@
 // still come. Their values have room in the host tier while they are on their way. They are used one after the other,
 // up to the first that is not there.
 //
-// What would be computed sooner is not asked for: what calls of the store take is measured (cost_model.h), and a prompt
-// that can gain fewer tokens than are worth it is not looked up.
+// The time of the store's calls is measured (cost_model.h), and a prompt that can gain fewer tokens than that time is
+// worth is not looked up.
 //
 // One call of `begin` has `store_deadline` seconds for all that it asks, by the cache's clock; then it goes on with
 // what has come. A store that is gone costs that or what its client's timeouts allow, until it is left alone
@@ -65,7 +64,7 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   // --- sending
-  // The path down to `node` is to be sent. What does not reach the queue is counted as unsent.
+  // The path down to `node` is to be sent. Offers that do not reach the queue are counted as unsent.
   void offer(const Node* node);
   // All that was offered before has had its turn.
   void drain() { queue_.drain(); }
@@ -78,7 +77,7 @@ class Exchange {
   void prepare_last(std::function<void()> job) { queue_.prepare(std::move(job)); }
   void add_last() noexcept { queue_.add_prepared(); }
   std::uint64_t room() const { return room_->cap(); }
-  // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
+  // The host memory that sending takes at a time, for one whole block and one restore point of these caches.
   static std::uint64_t room_for(const PrefixCacheState& state);
   static std::uint64_t point_bytes(const PrefixCacheState& state);  // of a restore point, at most
 

@@ -42,7 +42,7 @@ enum class MatchEnd : std::uint8_t {
 };
 const char* name_of(MatchEnd end) noexcept;  // "unknown", "differs", "tree_ends", "whole_known"
 
-// What one cache by itself could go on from.
+// The length from which one cache by itself could go on.
 struct CacheReach {
   std::vector<std::int32_t> layers;    // the model's numbers
   bool states = false;                 // has states at single lengths, else a cell for each token
@@ -73,7 +73,7 @@ struct Explanation {
   std::optional<double> compute_seconds, load_seconds;  // of what is left to compute, and of bytes_moved; if measured
 };
 
-// What follows `node` from length `at` on, along the latest used: at most `count` tokens.
+// The tokens that follow `node` from length `at` on, along the latest used: at most `count`.
 Tokens continuation(const Node* node, std::int32_t at, std::size_t count);
 
 // At least `least` tokens in a row agree. Expected O(prompt + known) * least.

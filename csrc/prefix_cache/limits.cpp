@@ -24,8 +24,8 @@ bool PrefixCacheState::quiet() const {
   return nothing_under_way() && calls_have_none && (exchange == nullptr || exchange->quiet());
 }
 
-// Where more is used than nodes have, another call still checks or reads bytes that nobody knows any more. What nodes
-// have is counted only where that might be.
+// Where more is used than nodes have, another call still checks or reads bytes that nobody knows any more. Nodes are
+// counted only where that might be.
 bool PrefixCacheState::at_rest() const {
   if (!nothing_under_way()) return false;
   return host == nullptr || quiet() || lower.bytes_in_memory() == host->used();

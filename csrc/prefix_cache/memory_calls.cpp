@@ -1,4 +1,4 @@
-// What callers do to memory: out to lower tiers, away, and kept.
+// The callers' own calls on memory: out to lower tiers, away, and kept.
 #include <algorithm>
 #include <limits>
 
@@ -58,8 +58,8 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
 }  // namespace
 
 // Host memory may hold only some of it at a time: rounds, as long as each gets something into a file, or makes room;
-// no more of them than what was there can take, as others may get theirs into files meanwhile. What is on its way
-// already comes first: it may fail yet, and is to be queued again then.
+// no more of them than what was there can take, as others may get theirs into files meanwhile. Copies on their way come
+// first: they may fail yet, and are to be queued again then.
 bool PrefixCacheState::flush_to_disk() {
   const std::uint64_t flush = ask_for_all();
   writer->drain();
@@ -98,7 +98,7 @@ WriteBehind::Round PrefixCacheState::save_round(std::uint64_t flush) {
   return round;
 }
 
-// What is not wanted was not written behind and may be in the way of what is to be written now.
+// Copies that are not wanted were not written behind, and may be in the way of those to be written now.
 bool PrefixCacheState::let_go_of_saved_memory() {
   Entry entry(*this);
   if (!lower.disk()->writing() || !demand.holds_back()) return false;
@@ -150,7 +150,7 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   require_tier(*state_, to);
   Pieces pieces(*state_, entry);
   const std::uint64_t most = freeable(*state_, nbytes, /*outside=*/false, pieces);
-  // What is on a disk needs no room in host memory.
+  // State on a disk needs no room in host memory.
   require_freeable(nbytes, state_->lower.disk() != nullptr ? most : std::min(most, state_->host->cap()), "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {

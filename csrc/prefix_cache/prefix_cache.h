@@ -61,8 +61,8 @@ struct PrefixCacheOptions {
   double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
   // Seconds; for ages, times to live and what steps and page-ins take. Called under no lock. Empty: all of these are 0.
   std::function<double()> clock;
-  // What steps take is what the device says by its own clock (step_times.h), for a `clock` that counts real seconds.
-  // Else it is the time between calls by `clock`, which is right for models that compute before their calls return.
+  // The time of a step is that of the device's own clock (step_times.h), for a `clock` that counts real seconds. Else
+  // it is the time between calls by `clock`, which is right for models that compute before their calls return.
   bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
   std::optional<double> ttl;
@@ -93,7 +93,8 @@ struct NodeInfo {
   std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
 };
 
-// What a namespace has of each pool and tier, and its quota if it has one: the most that it may have, and the floor.
+// The holdings of a namespace in each pool and tier, and its quota if it has one: the most that it may have, and the
+// floor.
 struct NamespaceUsage {
   bool has_quota = false;
   std::vector<std::uint32_t> units, most_units, least_units;  // of each cache, those of attention first

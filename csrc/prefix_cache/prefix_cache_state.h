@@ -1,8 +1,8 @@
 // The inside of a PrefixCache: what its mutex guards, and the operations that PrefixCache, Session and Step are made
 // of.
 //
-// What expects the mutex to be held, through an `Entry`, says so (base/mutex.h). Lock order: this mutex, then a
-// cache's, then a device's.
+// A function that expects the mutex to be held, through an `Entry`, says so (base/mutex.h). Lock order: this mutex,
+// then a cache's, then a device's.
 //
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   advance.cpp         a session goes on: as deep as the tree allows, then a step over what is left
@@ -136,13 +136,14 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void close(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // of PrefixCache; idempotent
   // At once, or when the call that is on it ends; idempotent.
   void close(Session& session) noexcept KVTRIE_REQUIRES(mutex);
-  // What closing comes to. REQUIRES: closed. Lets go of the mutex.
+  // The steps of closing. REQUIRES: closed. Lets go of the mutex.
   void take_apart(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);
   void remove_all(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // every node, in pieces
   void expire(Entry& entry) KVTRIE_REQUIRES(mutex);               // pins and state whose time is over, the same
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
-  // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
+  // The path to a node that has come to be wanted (demand.h). Failures are logged: the call is tried again where it
+  // ends.
   void write_behind(Node* node) noexcept KVTRIE_REQUIRES(mutex);
 
   // --- memory_calls.cpp. REQUIRES: a disk tier
@@ -152,7 +153,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   bool let_go_of_saved_memory() KVTRIE_EXCLUDES(mutex);
   std::uint64_t disk_writes() KVTRIE_EXCLUDES(mutex);
 
-  // What `begin` would come to now, with the last token left to compute.
+  // The plan that `begin` would make now, with the last token left to compute.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)
       KVTRIE_REQUIRES(mutex);
 

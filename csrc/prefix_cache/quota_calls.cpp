@@ -78,7 +78,7 @@ void require_lower_tiers(const PrefixCacheState& state, const Quotas::Quota& quo
   if (all > caps.disk) refuse_kept("disk_bytes", quota.name, caps.disk, all);
 }
 
-// What a quota asks of the lower tiers now: bytes that have to go.
+// Whether bytes have to leave the lower tiers for a quota now.
 bool shrinks(const PrefixCacheState& state, Group group) KVTRIE_REQUIRES(state.mutex) {
   const Quotas& quotas = state.quotas;
   const TierShare in_memory = quotas.host(group), in_files = quotas.disk(group);

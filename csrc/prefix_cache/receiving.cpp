@@ -1,4 +1,4 @@
-// What the store has of a prompt, taken into host memory.
+// The store's part of a prompt, taken into host memory.
 //
 // A look-up belongs to one call of `begin` or `restore`. It holds the path that it goes on from, and then what it
 // brought, so that making room for what comes next takes none of it away. The mutex is free while the store is asked,
@@ -110,7 +110,7 @@ class Lookup final : private Asker {
     return count;
   }
 
-  // What was asked for of a block, or is now with those up to `last`. Null: it is to be asked for alone.
+  // The value of a block: asked for ahead, or now together with those up to `last`. Null: it is to be asked for alone.
   AskedValue* block_ahead(std::size_t block, std::size_t last) {
     if (AskedValue* known = blocks_.of(block)) return known;
     const std::uint64_t cells = kSharedBlock * state_.caches.bytes_per_token();
@@ -224,7 +224,7 @@ class Lookup final : private Asker {
 
   // ---- into the tree -----------------------------------------------------------------------------------------------
 
-  // Called while the store is asked. What comes stays until the session has it: half of the host tier at most.
+  // Called while the store is asked. Received bytes stay until the session has them: half of the host tier at most.
   bool make_room(std::uint64_t bytes) {
     const MutexLock lock(state_.mutex);
     const bool fits = !state_.closed && bytes <= share_ - std::min(share_, taken_) &&

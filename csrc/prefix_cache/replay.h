@@ -38,7 +38,7 @@ struct ReplayOptions {
   std::uint32_t chunk = 0;              // most symbols in one step; 0: no limit, and 512 with a window
 };
 
-// What one request found, in symbols.
+// The result of one request, in symbols.
 struct Served {
   std::int64_t requested = 0;  // the whole prompt
   std::int64_t matched = 0;    // known to the tree, in any tier

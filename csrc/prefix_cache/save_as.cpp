@@ -1,8 +1,8 @@
 // Everything known, written into another folder.
 //
 // Node by node, root first: what a node has is copied to host memory where it is not, verified, cut to the node's own
-// range and written, with the mutex free. What was copied for this alone goes again. Nodes larger than a quarter of the
-// host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
+// range and written, with the mutex free. Copies that were made for this alone go again. Nodes larger than a quarter of
+// the host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
 #include <algorithm>
 #include <filesystem>
 #include <limits>

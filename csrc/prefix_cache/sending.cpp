@@ -1,4 +1,4 @@
-// What this process has, sent to the store one snapshot at a time.
+// State of this process, sent to the store one snapshot at a time.
 //
 // All of it runs on the queue's thread. The mutex is held to find bytes and to have the device gather them; the bytes
 // arrive in memory that is set aside, are copied out of other images where they lie in some, and get their checksums
@@ -161,8 +161,8 @@ bool Exchange::can_be_point(std::span<Node* const> nodes) const {
   });
 }
 
-// False: it is no longer there, or there is no room. What was taken has to go without the prefix cache's mutex, which
-// is held here: it may have to wait for the device.
+// False: it is no longer there, or there is no room. Bytes that were taken have to go without the prefix cache's mutex,
+// which is held here: they may have to wait for the device.
 bool Exchange::take(const Offer& offer, const Place& place, Saving& saving) {
   state_.mutex.assert_held();  // by send
   const Match match = state_.trie.match(offer.name_space, std::span<const Token>(offer.tokens).first(place.end));

@@ -37,7 +37,7 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   ~Session();  // closes
 
-  // What `begin` found and did.
+  // The result of `begin`.
   std::int32_t matched() const noexcept { return report_.matched; }
   std::int32_t reused() const noexcept { return report_.reusable; }
   Tier tier() const noexcept { return report_.tier; }

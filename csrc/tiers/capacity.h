@@ -49,7 +49,7 @@ class Capacity {
   // As `limits` wants them; `aside`: bytes of host memory that are not the host tier's.
   Caps caps_for(const Limits& limits, std::uint64_t aside) const;
   bool shrinks(const Caps& wanted) const;  // something has to leave host memory or the disk
-  // What quotas of namespaces may be made of: `limits` as amounts, where it names none those of `others`.
+  // The budgets that quotas of namespaces may share out: `limits` as amounts, where it names none those of `others`.
   Caps quota_for(const Limits& limits, const Caps& others) const;
   void require_reachable(const Caps& wanted);
   // All or nothing. REQUIRES: require_reachable; where it shrinks, nothing is on its way between the tiers.

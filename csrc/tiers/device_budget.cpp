@@ -135,7 +135,7 @@ std::uint32_t DeviceBudget::freeable_slots(std::size_t number, std::uint32_t eno
   return found;
 }
 
-// Of a windowed cache. What the namespaces without a quota have is the rest.
+// Of a windowed cache. The namespaces without a quota have the rest.
 std::uint32_t DeviceBudget::idle_cells(std::size_t cache, Group group) const {
   if (group == 0) {
     std::uint32_t idle = freeable_cells(cache);
@@ -193,7 +193,7 @@ std::int32_t DeviceBudget::fitting_length(const Path& path, const Fetch& fetch) 
   return room < fetch.needs[of_.caches.full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
 }
 
-// What may go of namespaces that claim nothing: a leaf takes its cells of all full caches along.
+// Units that may go of namespaces that claim nothing: a leaf takes its cells of all full caches along.
 std::uint64_t DeviceBudget::tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const {
   std::uint64_t tokens = 0;
   visit_groups([&](Group group) {

@@ -10,8 +10,8 @@
 //     -  pins, and paths of live sessions and of calls                      never
 //
 // First everything that could go is counted, and a claim that would not fit even then is refused with nothing changed.
-// Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go of. What a
-// page-in builds on is kept meanwhile: `keep` (scope: InUseScope, holds.h).
+// Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go of. A
+// page-in keeps the state that it builds on meanwhile: `keep` (scope: InUseScope, holds.h).
 //
 // A claim says whose it is, and what goes, goes in two rounds (quotas.h): first what the claiming namespace has beyond
 // its most, then what is missing, from any that is above its floor. Namespaces without a quota are one group that has
@@ -53,7 +53,7 @@
 
 namespace kvtrie {
 
-// What DeviceBudget looks at and lets go of. All outlive it.
+// The collaborators of DeviceBudget. All outlive it.
 struct DeviceBudgetTree {
   const CacheTable& caches;
   const TreeOrders& orders;

@@ -72,8 +72,8 @@ bool DeviceBudget::may_be_held(const Node* node) const {
   return of_.sessions.tails_are_shared() || is_live(node) || of_.sessions.any_failed();
 }
 
-// Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Those of which none
-// can, because restore points need them, are parked; those that have none are members no longer.
+// Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Nodes of which none
+// can go, because restore points need them, are parked; those that have none are members no longer.
 std::vector<Node*> DeviceBudget::with_unneeded_cells(std::size_t cache, std::uint32_t count, Group group) {
   const std::size_t place = of_.orders.place_of(cache);
   const CellPool& pool = of_.caches.attention[cache]->pool();

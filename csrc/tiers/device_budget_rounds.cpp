@@ -116,7 +116,7 @@ void DeviceBudget::make_room(std::span<const Claim> claims) {
 
 // ---- wanted -------------------------------------------------------------------------------------------------------
 
-// What a session stands on frees nothing yet.
+// A node on which a session stands frees nothing yet.
 bool DeviceBudget::frees_some(const Node* node, std::size_t number) const {
   return node != in_use_.point && of_.caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
 }

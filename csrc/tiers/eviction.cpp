@@ -22,8 +22,8 @@ Node* Eviction::outside_victim() {
   return of_.places.oldest_outside([](const Node* leaf) { return leaf->locks() == 0; });
 }
 
-// Walks up from the match while there is one child at most and no lock but that of a user point. What follows the
-// tokens in a single line is the same branch and goes with it; what diverges from them is another one.
+// Walks up from the match while there is one child at most and no lock but that of a user point. The unbranched
+// continuation of the tokens is the same branch and goes with it; a path that diverges from them is another one.
 Node* Eviction::own_tail(std::string_view name_space, std::span<const Token> tokens) const {
   const Match match = of_.trie.match(name_space, tokens);
   if (match.node == nullptr || match.length == 0) return nullptr;

@@ -32,7 +32,7 @@
 
 namespace kvtrie {
 
-// What keeps each fact that changes when something goes. All outlive the Eviction.
+// The owners of all facts that change when something goes. All outlive the Eviction.
 struct EvictionTree {
   const CacheTable& caches;
   Trie& trie;

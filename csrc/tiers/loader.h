@@ -19,9 +19,9 @@
 // go any time. Else the nodes and the point let go of them, and the pending load alone keeps the memory until it has
 // been read.
 //
-// Errors: kCacheFull where there is no room; kDevice. What was loaded by then stays, and the node or the point that was
-// next is as it was. Cost: each slice is looked up among the stages; one of a window along the path, too. Threads:
-// guarded by the prefix cache's mutex, which is held for as long as this lasts. Units: positions.
+// Errors: kCacheFull where there is no room; kDevice. State that was loaded by then stays, and the node or the point
+// that was next is as it was. Cost: each slice is looked up among the stages; one of a window along the path, too.
+// Threads: guarded by the prefix cache's mutex, which is held for as long as this lasts. Units: positions.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ class Loader {
     RestorePoints& points;
     bool keep_copies;
   };
-  // What is loaded is the `owner`'s. All outlive this.
+  // Loaded state is the `owner`'s. All outlive this.
   Loader(const Tree& tree, PendingLoads& pending_loads, const Stages& stages, Owner owner)
       : tree_(tree), pending_load_(pending_loads.add()), stages_(stages), owner_(owner) {}
   Loader(const Loader&) = delete;

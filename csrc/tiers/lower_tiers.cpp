@@ -36,7 +36,7 @@ bool LowerTiers::take_host(MayLose may_lose, const std::function<bool()>& enough
   return true;
 }
 
-// What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
+// Bytes on their way, to a file or to the device, cannot be hurried: where they alone are too much, nothing is evicted.
 bool LowerTiers::make_host_room_for(Group who, std::uint64_t bytes, MayLose may_lose, const Node* whose) {
   const std::uint64_t most = quotas_.host(who).most;
   const std::uint64_t under_way = who > 0 ? quotas_.writing(who) : places_.bytes_being_written();
@@ -116,7 +116,7 @@ std::vector<Node*> LowerTiers::live_nodes(const Trie::Groups* may) const {
   return nodes;
 }
 
-// What a page-in, or another call that waits, is after.
+// The nodes on paths of page-ins, and of other calls that wait.
 std::unordered_set<const Node*> LowerTiers::held_nodes() const {
   std::unordered_set<const Node*> held;
   for (const Lease& hold : leases_.holds()) held.insert(hold.path.begin(), hold.path.end());

@@ -15,13 +15,13 @@
 // sessions stand on or that are pinned go, but for those of paths that calls hold, who may be after them. `MayLose`
 // says whether what is nowhere else may go, too; what may not ends the search.
 //
-// What is saved has all above it saved as well, and goes leaf first: what the disk holds can always be reached from the
-// root, today and after a restart. So nothing goes from the disk for what is written below it, and what is on its way
-// to a file cannot be hurried: it is in no file yet, and is not let go of.
+// A saved node has all nodes above it saved, too, and goes leaf first: everything on the disk can always be reached
+// from the root, today and after a restart. So nothing goes from the disk for what is written below it, and what is on
+// its way to a file cannot be hurried: it is in no file yet, and is not let go of.
 //
 // Caps. To lower one is to make room and then to take it away. Beyond victims, what pinned nodes have in memory goes
 // where it is in files, too, and files of nodes on the device go, leaf first; then marks of users are taken off, the
-// oldest first. What pins hold nowhere else stays: `pinned_host_bytes`, `pinned_disk_bytes` with all above it.
+// oldest first. State that pins hold nowhere else stays: `pinned_host_bytes`, `pinned_disk_bytes` with all above it.
 //
 // Invariants (check): what is used of a budget is at most its cap, and at least what nodes have, each memory and each
 // file counted once; exactly that while nothing is on its way (`quiet`).
@@ -87,8 +87,8 @@ class LowerTiers {
 
   // --- host memory
   // So that `bytes` fit; nothing is let go of where what is on its way to files alone is too much.
-  // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas. Of what is
-  // not wanted, nothing on the path to it goes.
+  // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas. Nodes
+  // that are not wanted stay if they are on the path to it.
   bool make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose = nullptr);
   // Whether they fit now, as `make_host_room` would make it.
   bool host_has_room(std::uint64_t bytes, const Node* whose) const;
@@ -119,7 +119,7 @@ class LowerTiers {
   // REQUIRES: nothing is on its way. False: more than that stays.
   bool lower_host_cap(std::uint64_t cap);
   bool lower_disk_cap(std::uint64_t cap);
-  // What is beyond the quotas, as they are now, goes. REQUIRES and False: as above.
+  // State beyond the quotas, as they are now, goes. REQUIRES and False: as above.
   bool settle_host_quota(const Node* root);
   bool settle_disk_quota(const Node* root);
 

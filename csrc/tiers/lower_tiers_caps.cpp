@@ -90,7 +90,7 @@ bool LowerTiers::let_go_of_live_files(const Trie::Groups* may) {
   return first != nodes.end() && leave_disk(*first);
 }
 
-// What is doomed goes by the sweep.
+// Doomed files go by the sweep.
 bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
   const Trie::Groups above_floor = [&](Group group) { return group == 0 || quotas_.disk(group).excess() > 0; };
   while (disk_->kept_bytes() + quotas_.unfilled_disk(0, 0) > cap) {

@@ -199,9 +199,9 @@ void SnapshotImport::remove(Node* leaf) noexcept {
   trie_.remove(leaf);
 }
 
-// What has cells of full attention first, then what adds to it: windows, points_. By where these cells begin, so that
-// what a snapshot builds on is there (of a window it may have more, from further up); at last by age, so that the order
-// of eviction is that of the process that wrote them.
+// Snapshots with cells of full attention first, then those that add to them: windows, points_. By where these cells
+// begin, so that what a snapshot builds on is there (of a window it may have more, from further up); at last by age, so
+// that the order of eviction is that of the process that wrote them.
 void SnapshotImport::add_all(std::vector<FoundSnapshot> snapshots, double now) {
   std::vector<std::pair<double, Node*>> ages;
   const std::vector<std::size_t>& leading = caches_.full.empty() ? caches_.windowed : caches_.full;

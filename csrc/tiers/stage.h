@@ -35,7 +35,7 @@ struct Stage {
 class Stages {
  public:
   Stages() = default;
-  // What `fetch` needs up to `target`.
+  // The bytes that `fetch` needs up to `target`.
   Stages(const CacheTable& caches, const Fetch& fetch, std::int32_t target);
 
   std::uint64_t file_bytes() const;                          // to be allocated

@@ -212,7 +212,7 @@ std::uint64_t WriteBehind::save_next(NodeWalk& walk, Round& round) {
   return bytes;
 }
 
-// What is saved has all above it saved. Nothing goes for it, so the path stays.
+// A saved node has all nodes above it saved. Nothing goes for it, so the path stays.
 std::uint64_t WriteBehind::save_down_to(Node* node, Round& round) {
   const auto decided = [&](const Node* each) {
     const std::uint64_t mark = state_of(each).flush;

@@ -9,11 +9,11 @@
 //     mutex     finish: blobs know their file, nodes join the disk's order;  or: what waits for it fails, too
 //
 // An image that was cut before it was saved gets a copy of its own for each node, so that no file needs another one.
-// What was queued is written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
+// Queued copies are written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
-// Behind the callers only what is wanted is written (demand.h): of a path, what is from the root down. What is not
-// stays where it is, and may go from memory for what is. When all is asked for, all is written.
+// Behind the callers only what is wanted is written (demand.h): of a path, what is from the root down. Other copies
+// stay where they are, and may go from memory for those. When all is asked for, all is written.
 //
 // A *flush* asks for all that is there when it begins. It goes over the tree in rounds, since host memory may hold only
 // some of it at a time, and over each round node by node, so that others have turns in between: a node's `flush` is the
@@ -29,12 +29,13 @@
 // Invariants (check): while nothing is queued, no node's snapshot is pending, and no blob of a node counts as being
 // written.
 //
-// Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
-// fails. What is thrown on the way (no memory) leaves what was queued before it; what fails on the queue for that, the
-// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `all_saved`.
-// Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
-// each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
-// without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.
+// Errors. A copy that cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a
+// disk that fails. An exception on the way (no memory) leaves everything that was queued before it; a copy that fails
+// on the queue for that reason counts as a failed write of the disk. Cost: O(tokens) for the header of each snapshot;
+// O(nodes) for `all_saved`. Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's
+// thread takes it twice for each snapshot, to look where the disk is and to hand over what became of it; it waits,
+// takes checksums and writes without it. The end waits for the queue, so all that is named here outlives this. Units:
+// bytes, seconds.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the classes of caches have in common: arguments of their constructors, and the methods that every kind has.
+// The common part of the classes of caches: arguments of their constructors, and the methods that every kind has.
 //
 // Threads: the GIL is held in all of these; the methods release it around the library's work.
 #pragma once
@@ -51,8 +51,8 @@ void init_snapshot_class(py::module_& m, const char* name, const char* doc,
   refuse_pickling(c, pickling_hint);
 }
 
-// What the docstrings, and the refusal of another kind of snapshot, say besides what all kinds have in common. Of
-// static storage: the methods refer to it.
+// The particular words of the docstrings, and of the refusal of another kind of snapshot. Of static storage: the
+// methods refer to it.
 struct CacheDocs {
   const char *copy_prefix, *remove, *can_resume, *snapshot, *restore, *split, *merge;
   const char* prepare_snapshots =

@@ -1,4 +1,4 @@
-// What other topics need of caches.
+// Functions on caches that other bindings use.
 #pragma once
 
 #include "cache/causal_cache.h"

@@ -1,6 +1,6 @@
 // A Python callable as the clock of a prefix cache.
 //
-// It is called without a lock of the library, from threads without the GIL. What it raises is logged and dropped: ages
+// It is called without a lock of the library, from threads without the GIL. Its exceptions are logged and dropped: ages
 // are for people. An interrupt that happened to arrive there is raised again where Python code runs next.
 //
 // Threads: any, with or without the GIL. Units: seconds.

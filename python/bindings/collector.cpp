@@ -10,7 +10,7 @@ namespace {
 
 using Patients = std::vector<PyObject*>;
 
-// What pybind11 notes of an object that keeps others alive; null for none.
+// pybind11's note on an object that keeps others alive; null for none.
 const Patients* patients_of(PyObject* self) {
   if (!reinterpret_cast<py::detail::instance*>(self)->has_patients) return nullptr;
   const auto& all = py::detail::get_internals().patients;

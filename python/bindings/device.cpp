@@ -93,7 +93,7 @@ std::string setting(const char* name) {
   return py::module_::import("kvtrie._devices").attr(name)().cast<std::string>();
 }
 
-// What a child process found out about the driver.
+// The child process's findings about the driver.
 std::vector<std::string> unusable_kernels(const cl::DeviceInfo& info) {
   return py::module_::import("kvtrie._probe")
       .attr("unusable_kernels")(info.index, info.platform, info.name, info.driver, info.version)

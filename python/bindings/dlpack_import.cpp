@@ -24,7 +24,7 @@ struct Asked {
 
 constexpr std::int32_t kMostAxes = 32;  // of arrays of every version of numpy
 
-// What was taken over from a capsule; gives it back when the last array over it goes.
+// An array that was taken over from a capsule; gives it back when the last array over it goes.
 class Taken {
  public:
   Taken() = default;  // of nothing: made before a capsule is taken over, as there may be no memory for it
@@ -38,7 +38,7 @@ class Taken {
   void own(dlpack::ManagedArray* plain) noexcept { plain_ = plain; }
   void own(dlpack::VersionedArray* versioned) noexcept { versioned_ = versioned; }
   const dlpack::Array& array() const noexcept { return plain_ != nullptr ? plain_->array : versioned_->array; }
-  // What does not say that it may be written to is only read.
+  // An array that does not say that it may be written to is only read.
   bool writeable() const noexcept { return versioned_ != nullptr && (versioned_->flags & dlpack::kReadOnly) == 0; }
 
  private:
@@ -125,7 +125,7 @@ Layout layout_of(const dlpack::Array& array, py::ssize_t item_bytes, const Asked
   return layout;
 }
 
-// (array, whether it has the bits of bfloat16). What its own methods raise passes through.
+// (array, whether it has the bits of bfloat16). Exceptions of its own methods pass through.
 py::tuple from_dlpack(const py::object& value, std::string where, std::string name) {
   const Asked asked{std::move(where), std::move(name)};
   std::unique_ptr<Taken> taken = take(capsule_of(value), asked);

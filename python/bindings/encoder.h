@@ -1,4 +1,4 @@
-// What other topics need of encoder caches.
+// Functions on encoder caches that other bindings use.
 #pragma once
 
 #include "device.h"

@@ -26,7 +26,7 @@ PyObject* refuse_thrown();
 // wait for ever for the GIL that the thread has.
 PyObject* refuse_subinterpreter() noexcept;
 
-// What Python calls: the object that `call` makes, or null with the error set.
+// Called by Python: the object that `call` makes, or null with the error set.
 template <class Call>
 PyObject* for_python(Call&& call) {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) return refuse_subinterpreter();
@@ -38,8 +38,8 @@ PyObject* for_python(Call&& call) {
 }
 
 // After a conversion that Python refused, or in which code of the value's own raised: "[where] name: got <value>,
-// allowed <allowed>: <what was raised>" as an ArgumentTypeError, with that as its cause. What is no Exception, such as
-// a KeyboardInterrupt, passes. REQUIRES: a Python error is set.
+// allowed <allowed>: <what was raised>" as an ArgumentTypeError, with that as its cause. An exception that is no
+// Exception, such as a KeyboardInterrupt, passes. REQUIRES: a Python error is set.
 [[noreturn]] void refuse_raised(py::handle value, std::string_view where, std::string_view name,
                                 std::string_view allowed);
 

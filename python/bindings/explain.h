@@ -1,4 +1,4 @@
-// What `PrefixCache.explain` shows, as Python objects. It lets go of the GIL while it asks.
+// The result of `PrefixCache.explain`, as Python objects. It lets go of the GIL while it asks.
 #pragma once
 
 #include <pybind11/pybind11.h>

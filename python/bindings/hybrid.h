@@ -1,4 +1,4 @@
-// What other topics need of hybrid caches.
+// Functions on hybrid caches that other bindings use.
 #pragma once
 
 #include "gil.h"

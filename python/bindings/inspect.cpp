@@ -12,7 +12,7 @@
 namespace kvtrie::binding {
 namespace {
 
-// What another program wrote need not be UTF-8.
+// Names that another program wrote need not be UTF-8.
 py::object to_python(const std::string& text) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));

@@ -63,7 +63,7 @@ PYBIND11_MODULE(_core_contents, m) {
   kvtrie::binding::speak_for_pybind11(m);
 }
 
-// What Python calls. Threads, locks and the registry of devices belong to a process, Python's objects in them to one
+// Called by Python. Threads, locks and the registry of devices belong to a process, Python's objects in them to one
 // interpreter. This is asked before anything of pybind11 runs, which in a subinterpreter would wait for ever for the
 // GIL that its thread has (Python 3.11).
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {

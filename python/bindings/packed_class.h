@@ -12,7 +12,7 @@
 
 namespace kvtrie::binding {
 
-// What a packed weight, a pair and a set of them have in common: shape, dtype, nbytes, device.
+// The common part of a packed weight, a pair and a set of them: shape, dtype, nbytes, device.
 template <class Packed>
 py::class_<Packed> init_packed(py::module_& m, const char* name, const char* doc) {
   py::class_<Packed> c(m, name, doc);

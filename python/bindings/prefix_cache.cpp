@@ -159,7 +159,7 @@ py::object batch(const PrefixCachePtr& self, const py::object& sessions, const p
   return keeping(without_gil([&] { return self->batch(list, rows); }), self);
 }
 
-// What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
+// The common part of page_out and evict: `tokens` or `nbytes`, one of the two.
 using ByBytes = std::function<std::uint64_t(std::uint64_t)>;
 using ByTokens = std::function<std::uint64_t(std::string_view, std::span<const Token>)>;
 

@@ -1,4 +1,4 @@
-// What `PrefixCache.stats` and `nodes` show, as Python objects.
+// The results of `PrefixCache.stats` and `nodes`, as Python objects.
 #include "prefix_cache_stats.h"
 
 #include <pybind11/stl.h>

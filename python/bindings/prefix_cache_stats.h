@@ -1,4 +1,4 @@
-// What `PrefixCache.stats` and `nodes` show, as Python objects. They let go of the GIL while they ask.
+// The results of `PrefixCache.stats` and `nodes`, as Python objects. They let go of the GIL while they ask.
 #pragma once
 
 #include <pybind11/pybind11.h>

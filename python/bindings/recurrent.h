@@ -1,4 +1,4 @@
-// What other topics need of recurrent caches.
+// Functions on recurrent caches that other bindings use.
 #pragma once
 
 #include "cache/recurrent_cache.h"

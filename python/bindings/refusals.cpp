@@ -1,4 +1,4 @@
-// What pybind11 would refuse by itself, in the words of the library.
+// Refusals that pybind11 would make by itself, in the words of the library.
 //
 // Arguments of the wrong number, names or C++ class: pybind11 raises a TypeError that repeats their values, prompts
 // included. Every function of the module passes through `call` below, which makes an ArgumentTypeError of that, with
@@ -116,7 +116,7 @@ void speak_of_error(PyObject* const* arguments, std::size_t count, PyObject* nam
        cat("arguments: got (", types_of(arguments, given, names, method), "), allowed ", wanted.allowed));
 }
 
-// What pybind11's dispatcher answers.
+// The answer of pybind11's dispatcher.
 PyObject* answer(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {
   PyObject* const result = dispatch(self, arguments, count, names);
   if (result == nullptr) speak_of_error(arguments, count, names);
@@ -200,13 +200,13 @@ PyObject* construct(PyObject* self, PyObject* const* arguments, std::size_t coun
   return answer(self, arguments, count, names);
 }
 
-// What Python calls.
+// Called by Python.
 template <Dispatcher kStandIn>
 PyObject* entry(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {
   return for_python([&] { return kStandIn(self, arguments, count, names); });
 }
 
-// Those that end an object, or say that it has ended, may be called anywhere.
+// Methods that end an object, or say that it has ended, may be called anywhere.
 Dispatcher stand_in_for(std::string_view name) {
   if (name == "__init__") return &entry<&construct>;
   if (name == "__repr__") return &entry<&represent>;

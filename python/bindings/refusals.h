@@ -1,4 +1,4 @@
-// What pybind11 would refuse by itself, in the words of the library (refusals.cpp).
+// Refusals that pybind11 would make by itself, in the words of the library (refusals.cpp).
 #pragma once
 
 #include <pybind11/pybind11.h>

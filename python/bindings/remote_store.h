@@ -1,8 +1,8 @@
 // A Python object as a store: get(key), put(key, value) and delete(key), and if it has it get_many(keys, most,
 // seconds), whoever wrote them.
 //
-// Each call takes the GIL for its own length. What Python raises becomes a std::runtime_error with the text; no Python
-// exception leaves the call that met it. A KeyboardInterrupt is raised again in the main thread.
+// Each call takes the GIL for its own length. An exception of Python becomes a std::runtime_error with the text; no
+// Python exception leaves the call that met it. A KeyboardInterrupt is raised again in the main thread.
 //
 // Calls begin until the interpreter ends: its exit waits for those under way, and later ones fail. So a thread that
 // writes behind never meets an interpreter that is half gone, and a store whose calls block for ever keeps the process.

@@ -236,7 +236,7 @@ struct Prefill {
   std::uint32_t chunk;
   StepPtr previous;
 
-  // Whatever fails, the next call makes the step again.
+  // After a failure the next call makes the step again.
   py::object next() {
     const StepPtr before = std::exchange(previous, nullptr);
     const StepPtr made = without_gil([&] { return session->next_prefill(chunk, before); });

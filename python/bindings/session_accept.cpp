@@ -1,4 +1,5 @@
-// Python may run a signal's handler between any two bytecodes, and that may raise. What has to be one is one call.
+// Python may run a signal's handler between any two bytecodes, and that may raise. Changes that have to be one are one
+// call.
 #include "session_accept.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What inspect.signature reads of functions that pybind11 made.
+// The signatures that inspect.signature reads of functions that pybind11 made.
 //
 // Concept. Python finds the signature of a native function at the beginning of its documentation: `name(a, b=1)`, then
 // a line of two hyphens. pybind11 writes there `name(a: int, b: int = 1) -> None`, which Python takes for prose. So a

@@ -10,7 +10,7 @@
 namespace kvtrie::binding {
 namespace {
 
-// What `launch` throws passes through; the recording ends with the function.
+// An exception of `launch` passes through; the recording ends with the function.
 Tensor compute(StepGraphs& self, const StepPtr& step, const py::function& launch) {
   Tensor logits = without_gil([&] { return self.replay(*step); });
   if (logits.defined()) return logits;

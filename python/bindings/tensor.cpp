@@ -174,7 +174,7 @@ dlpack::DataType dlpack_type(DType dtype) {
   return {TypeCode::kUInt, 32, 1};
 }
 
-// What a DLPack consumer holds: the tensor, mapped for as long as that.
+// The object that a DLPack consumer holds: the tensor, mapped for as long as that.
 struct Exported {
   explicit Exported(Tensor tensor)
       : shape(tensor.shape()), strides(tensor.strides()), mapped(std::move(tensor), MappedTensor::Access::kRead) {

@@ -1,4 +1,4 @@
-// What tokens spell. Made once for a vocabulary; `PrefixCache.respell` reads it.
+// The spelling of tokens. Made once for a vocabulary; `PrefixCache.respell` reads it.
 #include "trie/token_texts.h"
 
 #include <pybind11/pybind11.h>
