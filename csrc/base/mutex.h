@@ -10,7 +10,7 @@
 //         const MutexLock lock(mutex_);
 //         add_locked(amount);
 //       }
-//       void add_locked(int amount) KVTRIE_REQUIRES(mutex_);  // whoever calls it holds mutex_
+//       void add_locked(int amount) KVTRIE_REQUIRES(mutex_);  // its caller holds mutex_
 //       Mutex mutex_;
 //       int balance_ KVTRIE_GUARDED_BY(mutex_) = 0;
 //     };

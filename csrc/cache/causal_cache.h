@@ -200,7 +200,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
   // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing. They have the
-  // bytes of whoever had them last: all of them have to be loaded before anybody may read one.
+  // bytes of their last owner: all of them have to be loaded before anybody may read one.
   SpanList claim(std::uint32_t count, std::int32_t position, Owner owner = kOwnCallers);
   // The cells of [from, to) of `list` to and from host memory (kv_store.h). The lists are read under the cache's lock.
   CompletionPtr store_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,

@@ -269,7 +269,7 @@ bool CausalCache::State::discard(Forward::State& forward) noexcept {
 
 Forward::Forward(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-// Under the lock, so that whoever counts cells finds each of them held by somebody who is known, or free.
+// Under the lock, so that a count of cells finds each of them held by somebody who is known, or free.
 Forward::~Forward() {
   if (state_->status == Status::kDropped) return;  // it holds nothing; perhaps it never did, and the lock is taken
   const auto owner = state_->owner.lock();

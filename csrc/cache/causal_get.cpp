@@ -1,4 +1,4 @@
-// Histories and masks for models that do their own attention, and rows for whoever wants to look at them.
+// Histories and masks for models that do their own attention, and rows to look at.
 #include <algorithm>
 #include <limits>
 

@@ -1,7 +1,7 @@
 // The state that somebody other than a sequence holds of one cache at one length: the cells that a query there sees, or
 // the slots of its state. Holding it keeps it; no bytes move.
 //
-// Threads: belongs to whoever has it; dropping it takes the pool's own mutex.
+// Threads: belongs to its owner; dropping it takes the pool's own mutex.
 #pragma once
 
 #include <cstdint>

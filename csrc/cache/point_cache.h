@@ -83,7 +83,7 @@ class PointCache : public StateCache {
   // How what is held at `length` lies in host memory: contiguous, from offset 0. `image` must stay alive and, for
   // loading, unchanged until the completion is done.
   virtual std::vector<StateSection> sections_at(std::int32_t length) const = 0;
-  // For a page-in; throws kCacheFull. It has the bytes of whoever had it last until it is loaded.
+  // For a page-in; throws kCacheFull. It has the bytes of its last owner until it is loaded.
   virtual HeldState claim_at(std::int32_t length, Owner owner) = 0;
   virtual CompletionPtr store_held(const HeldState& state, std::byte* image) = 0;
   virtual CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) = 0;

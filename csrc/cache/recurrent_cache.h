@@ -4,7 +4,7 @@
 // (none at length 0: the zero state) and its length. A *forward* is one step's open claim: for each sequence one new
 // slot for the state at its end, and one for each scheduled offset inside; the old slot is read and stays as it is, so
 // whoever holds it keeps it. When every layer has been written once the forward is complete: the sequences move to
-// their new slots, and the slots at the scheduled offsets are there to be held by whoever asked for them.
+// their new slots, and the slots at the scheduled offsets are there to be held by those who asked for them.
 //
 //     length    0 ------------- 1024 ------ 1500 -- 1536
 //     slots                     7 (read)    8       9 (the sequence's from then on)
@@ -111,7 +111,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   // --- what the prefix cache builds on -------------------------------------------------------------------------
   SlotRef slot(SequenceId id) const;                                // the present state; none at length 0
   void stand_at(SequenceId id, std::int32_t length, SlotRef slot);  // takes that state; no slot: length 0
-  // For a page-in; throws kCacheFull. It has the bytes of whoever had it last until it is loaded.
+  // For a page-in; throws kCacheFull. It has the bytes of its last owner until it is loaded.
   SlotRef claim(Owner owner = kOwnCallers);
   CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);

@@ -38,7 +38,8 @@ void gemv(const DevicePtr& device, std::size_t m, std::size_t n, MatrixPlace a, 
 using BlasParameters = std::map<std::string, std::size_t>;
 BlasParameters blas_parameters(const DevicePtr& device, const std::string& kernel);
 // Replaces them in this process for all devices of this model; the next product compiles, which takes seconds. CLBlast
-// takes any numbers, and with bad ones its products are wrong without an error: whoever replaces them checks a product.
+// takes any numbers, and with bad ones its products are wrong without an error: a caller that replaces them checks a
+// product.
 void set_blas_parameters(const DevicePtr& device, const std::string& kernel, const BlasParameters& parameters);
 
 // Frees the workspace; bytes freed. The next product that needs one makes it again.

@@ -10,7 +10,7 @@
 //     epoch      a  a  a  a  a | b  b         Event 2 is sound, 3, 4 and 5 throw, 6 and 7 are sound
 //
 // Of a group that failed it is not known which launch did. So for some time from there on each launch has an event, as
-// `watches` says: whoever does the same work again is told the kernel's name.
+// `watches` says: a caller that does the same work again is told the kernel.
 //
 // Two bounds hold for pending commands. By number: a host that runs far ahead of the device would otherwise fill its
 // memory with commands. And by the time that the device is expected to need for it (pace.h).

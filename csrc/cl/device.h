@@ -3,7 +3,7 @@
 // Concept. `list_devices()` says what the machine has; `Device::open()` turns one entry into a live `Device`. All work
 // goes to one in-order queue, so commands run in the order they were enqueued and a freed buffer range may be reused at
 // once. A launch that computes waits where more lies ahead of the device than pace.h allows, a twentieth of a second of
-// measured work: so no wait is longer than that, whoever interrupts a program is heard soon, and the device never runs
+// measured work: so no wait is longer than that, an interrupt is heard soon, and the device never runs
 // dry. Other commands wait only where it is thousands of commands behind. Else `finish()`, `Event::wait()` and blocking
 // copies wait.
 //

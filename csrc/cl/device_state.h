@@ -48,7 +48,7 @@ struct Event::State {
   std::atomic<bool> waited_for{false};  // it has ended, whatever the driver says
 };
 
-// Tells whoever records this thread's launches of a command that is none (launch_recorder.h).
+// Tells the recorder of this thread's launches of a command that is none (launch_recorder.h).
 void note_foreign_command(const Device::State& state, const char* name);
 
 struct Device::State {
@@ -57,7 +57,7 @@ struct Device::State {
   ~State();
 
   // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure. Where
-  // it throws the device has ended with the command, so whoever gave it memory may free that.
+  // it throws the device has ended with the command, so the owner of its memory may free that.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) KVTRIE_EXCLUDES(enqueue_mutex) {
     keep_pace(Pace::kUnbounded);

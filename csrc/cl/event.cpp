@@ -27,7 +27,7 @@ void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ti
 bool Event::done() const {
   if (state_ == nullptr || state_->waited_for) return true;
   const int status = command_status(state_->timed());
-  if (status > CL_RUNNING) state_->device->state().submit_quietly();  // or whoever asks again and again asks for ever
+  if (status > CL_RUNNING) state_->device->state().submit_quietly();  // or a caller that polls would poll for ever
   return status <= CL_COMPLETE;
 }
 

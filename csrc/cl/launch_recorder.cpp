@@ -27,7 +27,7 @@ bool LaunchRecorder::is_listening() noexcept {
   return recorder != nullptr && recorder->listening_;
 }
 
-// No lock: only this thread sets `listener`, and whoever holds the recorder reads it after the thread is done.
+// No lock: only this thread sets `listener`, and the recorder's owner reads it after the thread is done.
 LaunchRecorder* LaunchRecorder::current(const Device::State& state) noexcept {
   if (listener.expired()) return nullptr;
   const std::shared_ptr<LaunchRecorder> recorder = listener.lock();

@@ -82,7 +82,7 @@ std::atomic<std::uint64_t> releases{0};
 
 }  // namespace
 
-// Counted first: whoever is given the same handle again finds it counted.
+// Counted first: a thread that is given the same handle again finds it counted.
 void release_memory(cl_mem memory) noexcept {
   ++releases;
   quiet_call("clReleaseMemObject", [memory] { return clReleaseMemObject(memory); });

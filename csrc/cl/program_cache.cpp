@@ -58,7 +58,7 @@ std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, co
   return state;
 }
 
-// Warnings are for those who write kernels; some compilers print how many there are, whoever reads them.
+// Warnings are for those who write kernels; some compilers print how many there are, readers or not.
 std::string ProgramCache::full_options(const std::string& options) const {
   std::string all = compiling_.warned ? "-cl-std=CL1.2" : "-cl-std=CL1.2 -w";
   if (!options.empty()) all += " " + options;

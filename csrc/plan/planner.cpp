@@ -250,7 +250,7 @@ Fetch Planner::missing(const Path& path, std::int32_t computed, std::int32_t tar
   return fetch;
 }
 
-// The cells that the query at `target` sees beyond the session's own, from whoever has them.
+// The cells that the query at `target` sees beyond the session's own, whoever holds them.
 std::vector<WindowSource> Planner::window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                              std::int32_t target) const {
   const std::int32_t from = std::max(caches_.attention[cache]->visibility().floor(target), computed);

@@ -73,7 +73,7 @@ class Exchange {
   bool quiet() const { return queue_.pending_jobs() == 0; }
   void only_when_waited_for() { queue_.only_when_waited_for(); }  // for tests: background_queue.h
   bool on_own_thread() const { return queue_.on_own_thread(); }
-  // A job behind what was offered, made beforehand: whoever adds it may have no memory.
+  // A job behind what was offered, made beforehand: there may be no memory when it is added.
   void prepare_last(std::function<void()> job) { queue_.prepare(std::move(job)); }
   void add_last() noexcept { queue_.add_prepared(); }
   std::uint64_t room() const { return room_->cap(); }

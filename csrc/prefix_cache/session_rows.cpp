@@ -1,7 +1,7 @@
 // Reading K and V of a session.
 //
-// The mutex is held while copies are enqueued, so that they see one state of the session; whoever has the tensors waits
-// for the device. Any later use of the cells comes later in the queue.
+// The mutex is held while copies are enqueued, so that they see one state of the session; the owner of the tensors
+// waits for the device. Any later use of the cells comes later in the queue.
 #include <algorithm>
 
 #include "base/error.h"

@@ -176,7 +176,7 @@ void DiskTier::sweep() noexcept {
 }
 
 // With folder_mutex_ held, a name that belongs to the file now still does when it is removed, and nobody else takes the
-// file from the list. It stays there until its bytes are released: whoever looks counts it once. False: there is none.
+// file from the list. It stays there until its bytes are released: every look counts it once. False: there is none.
 bool DiskTier::sweep_front() noexcept {
   const DoomedFile* file = nullptr;
   {

@@ -70,7 +70,7 @@ struct DoomedFile {
 };
 
 // One complete snapshot. Reads check nothing but that all bytes came, and from the file that was written or found:
-// sections are verified by whoever asked.
+// the caller verifies the sections.
 class DiskFile final : public BlobSource {
  public:
   ~DiskFile() override;  // dooms the file, unless the tier keeps its files
@@ -260,7 +260,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   std::set<std::pair<std::string, int>> logged_ KVTRIE_GUARDED_BY(mutex_);  // kinds of failure: step, errno
   DiskStats counts_ KVTRIE_GUARDED_BY(mutex_);                              // without what other members know
   std::uint64_t last_id_ KVTRIE_GUARDED_BY(mutex_) = 0;
-  Failure last_failure_ KVTRIE_GUARDED_BY(mutex_);  // said in words by whoever asks, who has memory for them
+  Failure last_failure_ KVTRIE_GUARDED_BY(mutex_);  // put into words by a caller that has memory for them
   int failures_in_a_row_ KVTRIE_GUARDED_BY(mutex_) = 0;
   bool keep_ KVTRIE_GUARDED_BY(mutex_) = false;
   bool off_logged_ KVTRIE_GUARDED_BY(mutex_) = false;

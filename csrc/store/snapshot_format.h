@@ -112,7 +112,7 @@ struct DecodedSnapshot {
 // `beginning`: the first bytes of a file or value that has `total` of them; at least images_begin for success. With too
 // few the fault is kTruncated and `needed` says how many to come back with (never more than `total`, never more than
 // kMaxHeaderBytes); `needed` 0 means more would not help. From nothing at hand it takes four calls at most. Images are
-// not looked at: whoever reads a section compares its checksum.
+// not looked at: the reader of a section compares its checksum.
 DecodedSnapshot decode_header(std::span<const std::byte> beginning, std::uint64_t total);
 
 inline constexpr std::uint64_t kMaxHeaderBytes = std::uint64_t{256} << 20;

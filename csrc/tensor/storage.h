@@ -1,6 +1,6 @@
 // The memory behind tensors: one device buffer, or host memory, shared by every tensor that is a view of it.
 //
-// Threads: a Storage does not change after it was made; its bytes are the business of whoever writes them.
+// Threads: a Storage does not change after it was made; its writers agree among themselves who may touch its bytes.
 #pragma once
 
 #include <atomic>

@@ -3,7 +3,8 @@
 // Concept. A copy is made before state leaves the device, before it is written to a file, and before it is sent. It is
 // a gather of cells, or of a state, that the device is asked for and nobody waits for: cells and slots may be claimed
 // again as soon as it is enqueued, for whatever overwrites them comes later in the queue. The bytes have arrived when
-// the blob's checksums can be taken; until somebody does, the blob is *unsealed* and stays here, whoever lets go of it.
+// the blob's checksums can be taken; until somebody does, the blob is *unsealed* and stays here, even if its node lets
+// go of it.
 //
 //     node      cells [ 0 ............... 96 )          store_cells, where no slice covers them yet
 //     slices    [ 0 .... 32 )          [ 64 .. 96 )  +  [ 32 .. 64 )   one blob for each gap

@@ -1,6 +1,6 @@
 // The measured costs of computing and of loading on this machine, and which of the two is cheaper.
 //
-// Concept. The cache is told how long steps and page-ins took by whoever reads the clock; it keeps the latest few
+// Concept. The cache is told how long steps and page-ins took by the owner of the clock; it keeps the latest few
 // measurements of each kind and answers with their median, so that a pause of the process or a slow first call moves
 // nothing. The very first measurement of each kind is left out: kernels are compiled and pages are touched in it. Until
 // there are enough, nothing is known, and nothing is decided by it.

@@ -15,11 +15,12 @@
 //
 // Two kinds of state do not expire: pinned state, and state on the path of a live session or of a call that waits.
 // State that a user asked to keep (`checkpoint`) does: its mark is the only lock that a node may have. A node whose
-// children have gone is as old as the last use of any of them: whoever removes a leaf sees to that. State from files
-// counts as used when they were opened. Without a ttl nothing is ever due. Pins have times of their own (leases.h).
+// children have gone is as old as the last use of any of them: the code that removes a leaf sees to that. State from
+// files counts as used when they were opened. Without a ttl nothing is ever due. Pins have times of their own
+// (leases.h).
 //
 // Invariants: after a sweep each leaf that was not used for `ttl` is held, or became one by what others did between two
-// pieces, unless `remove` threw. A sweep that began is due until it is over; whoever calls meanwhile goes on with it.
+// pieces, unless `remove` threw. A sweep that began is due until it is over; a call meanwhile goes on with it.
 //
 // Errors: what `remove` throws ends a sweep, and the next call sweeps again. Cost: O(nodes) for a sweep. Threads:
 // guarded by the prefix cache's mutex. Units: seconds, as the cache's clock counts.

@@ -20,7 +20,7 @@
 // tier: they are kept by their last use. A use does not move a leaf; one that turns out to have been used since is put
 // where it belongs when it is met.
 //
-// Cells of windowed caches are held by whoever needs them, too: live sessions and restore points. A node of whose cells
+// Cells of windowed caches are held by their users, too: live sessions and restore points. A node of whose cells
 // nobody could get one free is parked, so that it is looked at again only when a window of a restore point goes that
 // may have been why. A node that was cut may stay a member without any, until it is met.
 //
