@@ -5,9 +5,12 @@
 // that ends there. Where a path is to be kept, or another conversation to go on, what a live one has at a node's end
 // serves as well, and becomes one first.
 //
-//     wanted of the prompt    before its last token; where it diverges from what was known     (begin, append)
-//     spaced                  every `checkpoint_every` tokens, while states cannot be computed back
-//     at the end              where a conversation closes, or a user marks it
+//     path      root [===== known before =====|======= new prompt ========][= answer =]
+//     points              s         s         d         s                l           e
+//
+//     wanted of the prompt    `l` before its last token; `d` where it diverges from the known  (begin, append)
+//     spaced                  `s` every `checkpoint_every` tokens, while states cannot be computed back
+//     at the end              `e` where a conversation closes, or a user marks it
 //
 // Errors: a point that cannot be whole is not made: inside an atomic span, of a cursor that does not publish, or whose
 // windows have gone. Threads: guarded by the prefix cache's mutex. Units: tokens.

@@ -7,6 +7,15 @@
 //            |                                                                     later as they were
 //            '------evict--> out of the tree (removal.h), and all below it         does not fit: recomputed
 //
+// A page-out of one leaf `b`, step by step. No step waits for the device: the gather and the next use of the freed
+// cells are in one queue.
+//
+//     before      root --- a {cells} --- b {cells, point}           a, b: members of the device's order
+//     1 copy      b's cells --gather--> blob [unsealed]             its room in host memory was made before
+//     2 point     its windows and states --gather--> blobs          else, if they do not fit, b stays
+//     3 let go    b's cells are free; b leaves the device's order   root --- a {cells} --- b {blobs}
+//     4 write     b's path is queued for files, root first          write_behind.h
+//
 // Leaves go first, so what stays can be reached from the root. User marks hold a node back only while something else is
 // left: `next_victim` takes the oldest mark off then. Pins, and paths of live sessions and calls, hold it back always.
 //

@@ -11,6 +11,12 @@
 //        '-----------------------------------------^              is on the device
 //                          put_outside
 //
+// The point of node `b` for a window of 30 and a recurrent cache holds cells that lie in two nodes, and one slot:
+//
+//     path      root --- a [0, 70) ----------------- b [70, 90)
+//     window                         [60 ===========|========= 90)     held once more: the nodes may let go of them
+//     state                                                    (90)    one slot
+//
 // Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). The points
 // that take some of a given one go in this order:
 //

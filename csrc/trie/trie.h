@@ -7,6 +7,15 @@
 //     root -- "the cat " --+-- "sat on"                     insert "the cat naps" below "the cat sat on" splits the
 //                          +-- "naps"                       edge where they diverge; the payload is split with it
 //
+// Splits and joins. `split(n, 8)` cuts [0, 14) in two. The lower half stays `n`, so addresses, children and locks below
+// the cut stay true; the upper half `u` is new, with the same age, in the same orders:
+//
+//     before   root --- n "the cat sat on" ------------------ children      n  [0, 14), locks 1, payload of 14 tokens
+//     after    root --- u "the cat " --- n "sat on" --------- children      u  [0, 8), locks 0, payload of 8
+//                                    \-- "naps", added next                 n  [8, 14), locks 1, payload of 6
+//
+// `join_with_child(u)` is the way back, once `n` is the only child: `u` goes, `n` is [0, 14) again.
+//
 // Eviction. For each of `orders` tiers there is one victim order (victim_order.h). Its victim is the *member*, with no
 // member below it and no lock, that the policy puts first: by default the least recently used. Demoting a node from
 // tier to tier is leaving one order and joining the next. A victim may still have children that are members of another
