@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs kvtrie under other OpenCL drivers, and on devices that pose as others: what `./dev drivers` calls.
+"""Runs kvtrie under other OpenCL drivers, and on emulated devices: what `./dev drivers` calls.
 
     drivers.py [--all] [--only STEP] [--brief] [NAME...]    every driver, or those named
     drivers.py --list
@@ -79,9 +79,9 @@ SLOW_CPP, SLOW_PYTHON = ("cl", "tensor"), ("test_tensor", "test_caches")
 def drivers() -> list[Driver]:
     return [
         Driver("pocl", "PoCL of the distribution", {}),
-        Driver("pocl-gpu", "the same, posing as a GPU", {"KVTRIE_POSE": "gpu"}),
-        Driver("pocl-small", "posing as the smallest GPU, without fp16", {"KVTRIE_POSE": "gpu small no_fp16"}),
-        Driver("pocl-late", "posing as a GPU that starts late", {"KVTRIE_POSE": "gpu late"}),
+        Driver("pocl-gpu", "the same, emulating a GPU", {"KVTRIE_POSE": "gpu"}),
+        Driver("pocl-small", "emulating the smallest GPU, without fp16", {"KVTRIE_POSE": "gpu small no_fp16"}),
+        Driver("pocl-late", "emulating a GPU that starts late", {"KVTRIE_POSE": "gpu late"}),
         Driver("intel", "Intel's CPU runtime (PyPI, proprietary)", _vendor("intel", INTEL), INTEL),
         Driver(
             "rusticl",

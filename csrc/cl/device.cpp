@@ -199,7 +199,7 @@ void Device::State::hold_back_locked() {
              [&] { return clEnqueueBarrierWithWaitList(queue.get(), 1, &gate, nullptr); });
 }
 
-// No place for faults: a gate that stays shut would hang, and only a pose has one.
+// No place for faults: a gate that stays shut would hang, and only an emulated device has one.
 void Device::State::open_gate_locked() noexcept {
   if (const EventHandle gate = std::exchange(held, EventHandle()); gate.get() != nullptr)
     check_quietly(clSetUserEventStatus(gate.get(), CL_COMPLETE), "clSetUserEventStatus");
@@ -217,7 +217,7 @@ void Device::State::let_end(cl_event event) noexcept {
   const int code = result_of("clWaitForEvents", [event] { return clWaitForEvents(1, &event); });
   if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return;
   log_failed_cleanup(code, "clWaitForEvents");
-  // A pose's clFinish would wait for what others hold back meanwhile.
+  // An emulated device's clFinish would wait for what others hold back meanwhile.
   if (!found.pose.late && result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
   cl_int status = CL_QUEUED;
   while (ask_status(event, status) == CL_SUCCESS && status > CL_COMPLETE)

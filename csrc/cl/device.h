@@ -60,10 +60,10 @@ struct DeviceInfo {
   std::uint32_t float_vector_width = 0;  // as the driver says, native
   std::uint32_t compute_capability = 0;  // NVIDIA's, 10 times major plus minor: 90 for 9.0; 0: another architecture
   std::uint32_t index = 0;               // position in list_devices()
-  std::string pose;                      // what it poses as; empty: itself
+  std::string pose;                      // what it emulates; empty: itself
 };
 
-// Every OpenCL device of the machine; empty when there is no platform. `pose`: what each is to pose as (pose.h).
+// Every OpenCL device of the machine; empty when there is no platform. `pose`: the device that each emulates (pose.h).
 // Throws kArgument for a pose that means nothing, and for no device.
 std::vector<DeviceInfo> list_devices(std::string_view pose = {});
 

@@ -122,8 +122,8 @@ struct Device::State {
   // Poses as such a driver, if it is to: commands wait for `held` until then.
   void hold_back_locked() KVTRIE_REQUIRES(enqueue_mutex);
   void open_gate_locked() noexcept KVTRIE_REQUIRES(enqueue_mutex);
-  // The result of clFinish. A driver's begins what others enqueue meanwhile; a pose's must not wait for what they hold
-  // back, so nobody enqueues until it returns.
+  // The result of clFinish. A driver's begins what others enqueue meanwhile; an emulated device's must not wait for
+  // what they hold back, so nobody enqueues until it returns.
   int finish_queue() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
   // Returns when a command has ended, and all before it: also where calls that wait fail, as long as the driver says
   // anything at all. REQUIRES: it is not held back.
@@ -148,7 +148,7 @@ struct Device::State {
   Mutex enqueue_mutex;
   bool clock_waits KVTRIE_GUARDED_BY(enqueue_mutex) = false;  // `clock` has markers that nobody flushed
   KernelArguments arguments KVTRIE_GUARDED_BY(enqueue_mutex);
-  EventHandle held KVTRIE_GUARDED_BY(enqueue_mutex);  // what a late pose keeps commands back with
+  EventHandle held KVTRIE_GUARDED_BY(enqueue_mutex);  // by which a device that emulates a late one keeps commands back
   Mutex record_mutex;
   std::map<std::string, std::string> records KVTRIE_GUARDED_BY(record_mutex);
   Mutex extension_mutex;

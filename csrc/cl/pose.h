@@ -1,9 +1,9 @@
-// A device that describes itself as another one, and is held to it: what otherwise only shows on somebody else's
-// machine.
+// Emulated devices: a device describes itself as another one, and is held to that. Faults show that would otherwise
+// only show on somebody else's machine.
 //
-// Concept. A pose is a list of words, separated by spaces or commas; in Python, the environment variable KVTRIE_POSE.
-// What they say replaces what the driver says, in list_devices() and everywhere else, and cl/ refuses what such a
-// device would refuse:
+// Concept. A list of words, separated by spaces or commas, describes the other device; in Python, the environment
+// variable KVTRIE_POSE. The words replace the driver's answers, in list_devices() and everywhere else, and cl/ refuses
+// everything that such a device would refuse:
 //
 //     gpu, accelerator         that kind of device, with memory of its own; gpu: native vectors of 1 float
 //     small                    32 work-items a group, 16 KiB of local memory, 128 MiB in one buffer
@@ -14,7 +14,7 @@
 //     kernel_lanes=N           no kernel takes more work-items a group, as if it had too many registers
 //
 // The device's name ends with "(as gpu small)", so programs and verdicts of self-tests are kept apart. For tests: a CPU
-// that poses as a GPU runs a GPU's kernels, and is no faster for it.
+// that emulates a GPU runs a GPU's kernels, and is no faster for it.
 //
 // Threads: pure.
 #pragma once
