@@ -52,7 +52,7 @@ class FirstTokenFigures(TypedDict):
 
 
 class Figures(TypedDict):
-    """What ``--json`` writes, one for each number of threads; bytes of the weights on the device."""
+    """The rows that ``--json`` writes, one for each number of threads; bytes of the weights on the device."""
 
     model: str
     dtype: str

@@ -1,4 +1,4 @@
-"""What ``python -m kvtrie bench`` measures: tests as llama-bench names them, and what a cache saves.
+"""The measurements of ``python -m kvtrie bench``: tests as llama-bench names them, and the gain of a cache.
 
 Concept. Tokens are random, with a fixed seed, since how long a token takes does not depend on which it is. Each run has
 tokens of its own, so that it finds nothing that an earlier run computed. ``speeds`` computes ``depth`` tokens once, and
@@ -99,7 +99,7 @@ class _Tokens:
 
 
 def compute(model: Model, session: kv.Session, batch: int) -> None:
-    """What remains of a session, until its logits are on the host."""
+    """Computes the rest of a session, until its logits are on the host."""
     logits = None
     for step in session.prefill(chunk=batch):
         logits = model(step)

@@ -96,7 +96,7 @@ def _program_cache() -> Finding:
 
 
 def _survives(device: kv.Device) -> Iterator[Finding]:
-    """What a child process found out about the driver; nothing if all is well."""
+    """A child process's findings about the driver; nothing if all is well."""
     try:
         about = (device.index, device.platform, device.name, device.driver, device.version)
         for kernel in _probe.unusable_kernels(*about):

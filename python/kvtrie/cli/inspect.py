@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 
 def _summary(entry: Entry) -> Entry:
-    """What is shown of one file, and its `path`: (fingerprint, namespace, the bytes of all tokens)."""
+    """The row of one file, and its `path`: (fingerprint, namespace, the bytes of all tokens)."""
     shown = {name: entry[name] for name in ("name", "bytes", "fault", "key")}
     shown["age"] = max(0.0, time.time() - entry["modified"])
     if entry["fault"]:
@@ -72,7 +72,7 @@ def _summary(entry: Entry) -> Entry:
 
 
 def _kinds(entry: Entry) -> list[str]:
-    """What there is of each cache: full, window, chunk (cells of such caches), recurrent (states)."""
+    """The kinds of its caches: full, window, chunk (cells of such caches), recurrent (states)."""
     kinds = set()
     for role, cache, *_ in entry["images"]:
         shape = entry["caches"][cache][2]

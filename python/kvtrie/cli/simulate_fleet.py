@@ -49,7 +49,7 @@ def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
 def run_fleet(
     arguments: argparse.Namespace, trace: Trace, progress: Callable[[int, int | None], None] | None
 ) -> FleetReport:
-    """What ``--replicas`` asks for."""
+    """The fleet that ``--replicas`` asks for."""
     policies, capacities = arguments.policy.split(","), arguments.capacity.split(",")
     if len(policies) != 1 or len(capacities) != 1:
         arguments.refuse("--replicas: allowed with one --policy and one --capacity")

@@ -29,7 +29,7 @@ from .tool_calls import ToolCall, ToolReader
 
 @dataclass
 class Piece:
-    """What became certain with ``tokens``. ``calls``: with their ids. ``offsets``: where each token that has
+    """The text that became certain with ``tokens``. ``calls``: with their ids. ``offsets``: where each token that has
     ``logprobs`` begins, in characters of the answer; ``first``: they are the first of a text."""
 
     text: str = ""
@@ -102,7 +102,7 @@ class Answer:
 
     @property
     def tokens(self) -> list[int]:
-        """Those that were chosen so far, with what ended it."""
+        """The tokens chosen so far, with the reason for the end."""
         return [] if self._reading.warm else self._request.tokens
 
     @property
@@ -117,12 +117,12 @@ class Answer:
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """What single tokens stand for."""
+        """The texts of single tokens."""
         return self._reading.tokenizer.token_bytes
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """What the first token took, and all others."""
+        """The seconds of the first token, and of all others."""
         first = self._entry.seconds_to_first or 0.0
         return first, max(0.0, time.perf_counter() - self._began - first)
 

@@ -1,7 +1,8 @@
-"""What a text model reads of content blocks that are not its own: documents, results of searches, references to tools.
+"""The text that a text model reads of content blocks that are not its own: documents, results of searches, references
+to tools.
 
-Histories keep such blocks for good, so one that is refused ends a session. Whatever has text, a title or a name is said
-in these words; only what has none (pixels, sound, files that are elsewhere) is refused, by its kind and its place.
+Histories keep such blocks for good, so one that is refused ends a session. A block with a text, a title or a name is
+said in these words; a block with none (pixels, sound, files that are elsewhere) is refused, by its kind and its place.
 """
 
 from __future__ import annotations

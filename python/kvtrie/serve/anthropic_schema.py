@@ -1,4 +1,4 @@
-"""What clients of the Anthropic API may send. Fields of a request that are not here: fields.py.
+"""Bodies that clients of the Anthropic API may send. Fields of a request that are not here: fields.py.
 
 Source: docs.claude.com/en/api/messages; ``seed``, ``cache_salt``, ``cache_prompt`` and ``return_progress`` as in the
 OpenAI schema. Blocks of kinds that have no class here are read by anthropic_blocks.py, so that a history with a newer

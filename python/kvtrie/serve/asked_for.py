@@ -1,4 +1,4 @@
-"""What a request asks for beside its prompt: whose state it shares, and the schema that its answer follows.
+"""The parts of a request beside its prompt: whose state it shares, and the schema that its answer follows.
 
 A salt is a namespace within that of the key; requests with another salt, or none, find nothing of it. Names are made
 with digests, so that no salt can spell the namespace of another key.

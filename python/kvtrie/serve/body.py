@@ -1,8 +1,8 @@
 """Bodies that arrive whole, in time and within limits, before anything looks at them.
 
 A layer around the application: whoever sends half a request, or one byte in a minute, holds a socket and no more. JSON
-is read and checked in the event loop, at a cost for each value, so there are limits for these, too. What stands within
-strings is no value; strings are told from the rest only where all of it together would be too much.
+is read and checked in the event loop, at a cost for each value, so there are limits for these, too. Commas within
+strings separate no values; strings are told from the rest only where all of it together would be too much.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class ConversationTexts:
         return names | {"tools"} if "tool_use" in self._tokenizer.chat_templates else names
 
     def _shown(self, message: JsonView, namespace: str, reads: Reads) -> JsonObject:
-        """What the template sees of a message."""
+        """The messages as the template sees them."""
         shown = dict(message)
         if shown.get("role") == "developer":
             shown["role"] = "system"

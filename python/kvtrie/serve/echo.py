@@ -4,8 +4,8 @@
     echo, logprobs        so do the lists of ``logprobs``; nothing is in front of the first token, so it has null
     prompt_logprobs       a list of its own, as in vLLM: for each token an object of the likeliest and itself, by ids
 
-The text is the one that was sent, or that of the token ids. What a tokenizer puts in front of a text stands in the
-lists, and takes no characters.
+The text is the one that was sent, or that of the token ids. Tokens that a tokenizer puts in front of a text stand in
+the lists, and take no characters.
 
 Units: characters. Threads: any.
 """
@@ -52,7 +52,7 @@ class Echo:
 
 
 def echo_of(tokenizer: Tokenizer, prompt: Prompt, top: int | None) -> Echo:
-    """What is given back of ``prompt``."""
+    """The part of ``prompt`` that is given back."""
     tokens = prompt.tokens.tolist()
     text = prompt.text or tokenizer.decode(tokens)
     return Echo(tokenizer, text, tokens, _offsets(tokenizer, tokens, prompt.text, len(text)), top)

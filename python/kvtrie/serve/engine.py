@@ -134,7 +134,7 @@ class Engine:
         return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
 
     async def advice(self, found: Explanation, prompt: Prompt) -> list[str]:
-        """What of the server's options would let more of ``prompt`` be reused."""
+        """The server's options that would let more of ``prompt`` be reused."""
         if found.end != "differs" or not prompt.times:
             return []
         shared = [int(token) for token in found.tokens[: found.matched]]
@@ -216,7 +216,7 @@ class Engine:
         return sampling
 
     def _grammar(self, options: AnswerOptions, reading: Reading) -> LogitsProcessor:
-        """What an answer has to follow; behind its reasoning, where the prompt has begun one."""
+        """The rules that an answer has to follow; behind its reasoning, where the prompt has begun one."""
         reasoning = reading.reasoning
         behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
         schema = None if options.schema is None else options.schema or _ANY_OBJECT

@@ -41,7 +41,7 @@ _ANTHROPIC = {**_OPENAI, 503: "overloaded_error"}
 
 
 class Refusal(Exception):
-    """What a client is told. ``code``: for programs; ``param``: the field that is meant."""
+    """The message for a client. ``code``: for programs; ``param``: the field that is meant."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -75,7 +75,8 @@ def error_response(path: str, refusal: Refusal) -> JsonResponse:
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """What a client is told of an error of the library; what is nobody's fault outside is logged, not told."""
+    """The message for a client about an error of the library; an error that is nobody's fault outside is logged, not
+    told."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, kv.BusyError):
@@ -128,7 +129,7 @@ def _furthest(path: list[str]) -> tuple[int, list[int]]:
 
 
 def _path(error: JsonObject, body: object) -> tuple[list[str], list[str]]:
-    """What the client sent, and the names that types have in a schema."""
+    """The value that the client sent, and the names that types have in a schema."""
     path: list[str] = []
     kinds: list[str] = []
     parts = [part for at, part in enumerate(error["loc"]) if at or part not in ("body", "query", "path")]
@@ -159,7 +160,7 @@ def _told(error: JsonObject) -> str:
 
 
 def _not_routed(known: Sequence[str], request: Request, error: HTTPException) -> str:
-    """What is told where no route answers: most who ask so have another base URL in mind."""
+    """The message where no route answers: most who ask so have another base URL in mind."""
     path = request.url.path[:100]
     if error.status_code == 405:
         return f"[serve] {path}: got {request.method}, allowed {(error.headers or {}).get('Allow', 'another method')}"

@@ -1,4 +1,4 @@
-"""What becomes of each field of a request: it is obeyed, ignored because it cannot change the answer, or refused.
+"""The treatment of each field of a request: it is obeyed, ignored because it cannot change the answer, or refused.
 
 Concept. A field that is dropped in silence makes an answer look like one that was never given: text without the grammar
 that was asked for, another model's, one from a prefix that should not have been shared. So there are three kinds of
@@ -190,7 +190,8 @@ class Fields(BaseModel):
 
 
 class PromptFields(Fields):
-    """Those of a route that takes bodies meant for another one, and looks at their prompt only: ``about_answers``."""
+    """The fields of a route that takes bodies meant for another one, and looks at their prompt only:
+    ``about_answers``."""
 
     @classmethod
     def about_answers(cls) -> Collection[str]:

@@ -77,7 +77,7 @@ def _behind(content: object, text: str) -> object:
 
 
 def _said(message: JsonView) -> JsonObject:
-    """What an assistant said, with its calls."""
+    """A message of the assistant, with its calls."""
     rest = {name: value for name, value in message.items() if name != "tool_calls"}
     calls = []
     for call in message["tool_calls"]:

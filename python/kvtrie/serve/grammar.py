@@ -60,7 +60,7 @@ _WHERE = "[serve] response_format"
 # Compact JSON: else a model may add spaces and line breaks for ever.
 _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False}
 
-# What llguidance 1.x knows of the formats of texts; a test asks it.
+# The formats of texts that llguidance 1.x knows; a test asks it.
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
 _LITERAL = ("enum", "const", "default", "examples", "example")  # values, in which nothing is a keyword
 
@@ -101,7 +101,7 @@ class GrammarModel(Protocol):
 
 
 class Grammars:
-    """See above. What llguidance refuses raises ``kv.ArgumentError``; without llguidance everything raises
+    """See above. A schema that llguidance refuses raises ``kv.ArgumentError``; without llguidance everything raises
     ``kv.NotSupported``."""
 
     def __init__(self, model: GrammarModel) -> None:
@@ -193,9 +193,9 @@ class Grammars:
 class Following:
     """A ``kv.LogitsProcessor`` that keeps one text to a grammar.
 
-    What it knows of the text is a reading of the tokens behind the prompt, which an exception may leave half done, such
-    as between a token that the matcher took and its count. One that was left so is not used again: the next call, which
-    may be for the same position, reads all of them anew.
+    Its state is a reading of the tokens behind the prompt, which an exception may leave half done, such as between a
+    token that the matcher took and its count. One that was left so is not used again: the next call, which may be for
+    the same position, reads all of them anew.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Following:
         self._at_rest.append(reading)
 
     def _reading_of(self, generated: list[int]) -> _Reading:
-        """That of the last call where it is of the beginning of these tokens, or a new one."""
+        """The reading of the last call where it is of the beginning of these tokens, or a new one."""
         try:
             reading = self._at_rest.pop()
         except IndexError:
@@ -286,8 +286,8 @@ def require_library() -> None:
 
 
 def elsewhere(program: str, text: str) -> str:
-    """What ``program`` says about ``text``: these are variables, ``said`` and ``text``. It runs in a process that has
-    ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
+    """The answer of ``program`` about ``text``: these are variables, ``said`` and ``text``. It runs in a process that
+    has ``SECONDS`` and ``BYTES``; "": these were not enough. REQUIRES: ``_child.possible``."""
     arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
     try:
         ended = subprocess.run(

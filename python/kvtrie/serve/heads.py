@@ -68,7 +68,7 @@ class _Limited(_Base):
                 self._count(len(piece))
 
     def _drop(self, received: int) -> None:
-        """What comes after a refusal."""
+        """The bytes that come after a refusal."""
         self._dropped += received
         if self._dropped > _MOST_DROPPED:
             self.transport.abort()
@@ -98,7 +98,7 @@ class _Limited(_Base):
         self._refuse(408, f"the head did not arrive within {self.seconds:g} seconds")
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn says where it finds no HTTP."""
+        """uvicorn's answer where it finds no HTTP."""
         self._refuse(400, f"this is no request of HTTP/1.1: {msg}")
 
     def _refuse(self, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What became of the last requests, for the live page, and sums for /metrics.
+"""The outcome of the last requests, for the live page, and sums for /metrics.
 
 An exception may come between any two statements. So an entry is known from one assignment on (``begin``) and ends by
 one (``end``), or was refused (``refuse``), and the counts follow from that: ``_books`` has what was counted with the
@@ -72,7 +72,7 @@ class Entry:
 
 
 def beginning_text(request: Request) -> str:
-    """What the cache had of its prompt, in lines; "" where it was never begun. The tree is not looked at."""
+    """The known part of its prompt, in lines; "" where it was never begun. The tree is not looked at."""
     found, total = request.beginning, request.prompt_tokens
     if found is None:
         return ""
@@ -100,7 +100,7 @@ def watched_answers() -> Iterator[list[Entry]]:
 
 
 class Listener(Protocol):
-    """Who looks on."""
+    """The pages that look on."""
 
     def tell(self, entry: Entry) -> None:
         """It has begun, or changed."""

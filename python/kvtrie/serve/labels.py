@@ -1,4 +1,4 @@
-"""What stands in a node of the tree, for people: who speaks, and the text without the chat template's markup.
+"""The text of a node of the tree, for people: who speaks, and the words without the chat template's markup.
 
     <|im_start|> u s e r \\n W h a t ?  <|im_end|> \\n <|im_start|> a s s i s t a n t     ->  user: What?  assistant:
 
@@ -37,7 +37,7 @@ Label = Callable[[int, tuple[int, ...]], tuple[Turn, ...]]  # the token before a
 
 
 def labels(tokenizer: Tokenizer, columns: int) -> Label:
-    """What reads nodes; ``columns``: of a terminal, that the texts of a label may fill, all of them together."""
+    """The reader of nodes; ``columns``: of a terminal, that the texts of a label may fill, all of them together."""
     special = tokenizer.special_tokens.texts
 
     @lru_cache(maxsize=_KEPT)
@@ -56,7 +56,7 @@ def labels(tokenizer: Tokenizer, columns: int) -> Label:
 
 
 def _parts(before: int, head: tuple[int, ...], special: dict[int, str]) -> Iterator[tuple[str | None, list[int]]]:
-    """What stands between special tokens, with the role that the one before it names; None: it names none."""
+    """The text between special tokens, with the role that the one before it names; None: it names none."""
     role = _role_of(special[before]) if before in special else ""
     ids: list[int] = []
     for token in head:

@@ -80,14 +80,14 @@ def router(engine: Engine, tenants: Tenants, watch: Optional[Watch] = None) -> A
 
     @routes.get("/page/{name}")
     async def file(name: str) -> Response:
-        """What it consists of; the same for everybody."""
+        """The parts of the page; the same for everybody."""
         if name not in files:
             raise Refusal(404, f"there is no {name!r} here")
         return file_response(files[name])
 
     @routes.get("/events")
     async def events(request: Request) -> Response:
-        """What happens, from now on."""
+        """The events, from now on."""
         tenants.require_admin(request)
         if watch.count >= WATCHERS:
             raise Refusal(429, f"{WATCHERS} pages watch already")
@@ -116,7 +116,7 @@ class _Watching(StreamingResponse):
 
 
 class Mailbox:
-    """What one page has not been sent yet."""
+    """The events that one page has not been sent yet."""
 
     def __init__(self) -> None:
         self._hello: Optional[bytes] = None
@@ -281,7 +281,7 @@ def _figures(engine: Engine) -> JsonObject:
 
 
 def tiers_of(stats: JsonView) -> list[JsonObject]:
-    """What each tier holds, and may hold; ``cap`` is None where that is not this process's to say."""
+    """The bytes of each tier, and its cap; ``cap`` is None where that is not this process's to say."""
     room = sum(pool["bytes"] * pool["limit_cells"] // max(pool["capacity_cells"], 1) for pool in stats["caches"])
     room += sum(pool["bytes"] * pool["limit_slots"] // max(pool["capacity_slots"], 1) for pool in stats["recurrent"])
     tiers = [

@@ -39,7 +39,7 @@ class Figures(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus reads."""
+        """The text that Prometheus reads."""
         sums, batcher = self._engine.journal.sums, self._engine.batcher.stats()
         for name, value in sums.totals.items():
             yield CounterMetricFamily(f"kvtrie_{name}", f"{name.replace('_', ' ').capitalize()} in all", value=value)

@@ -46,7 +46,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
     @routes.post("/api/generate")
     async def generate(body: GenerateAsked, request: Request) -> Response:
-        """What continues a text, or answers it."""
+        """Continues a text, or answers it."""
         namespace = tenants.namespace(request)
         if not body.prompt and body.only_loads:
             return _loaded(engine, _text_fields)
@@ -71,7 +71,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
     @routes.post("/api/show")
     async def show(body: ShowAsked, request: Request) -> JsonObject:
-        """What it can do."""
+        """The model's capabilities."""
         tenants.namespace(request)
         if (body.model or body.name).removesuffix(":latest") != engine.name.removesuffix(":latest"):
             raise Refusal(404, f"there is no model {(body.model or body.name)[:100]!r}", param="model")

@@ -1,4 +1,4 @@
-"""What clients of Ollama may send to ``/api/chat`` and ``/api/generate``.
+"""Bodies that clients of Ollama may send to ``/api/chat`` and ``/api/generate``.
 
 Source: the documentation of the API at github.com/ollama/ollama. A field or an option that is not here is refused by
 its name. Options in ``HARMLESS`` say how a machine computes, not what; ``num_ctx`` is among them, as the server's

@@ -70,7 +70,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
     @routes.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        """What continues a text."""
+        """Continues a text."""
         namespace = namespace_of(tenants.namespace(request), body.cache_salt, body.cache_prompt is False)
         body.require_known(engine.settings.ignored)
         return await until_gone(request, _completions(engine, body, namespace))
@@ -128,7 +128,7 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
 
 
 def _options(engine: Engine, body: Choosing, logprobs: int | None) -> AnswerOptions:
-    """What chats and plain texts have in common."""
+    """The common part of chats and plain texts."""
     schema = schema_of(body)
     return AnswerOptions(
         body.max_tokens,

@@ -1,11 +1,11 @@
-"""What clients of the OpenAI API may send. Fields of a request that are not here: fields.py.
+"""Bodies that clients of the OpenAI API may send. Fields of a request that are not here: fields.py.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
 ``repetition_penalty``, ``ignore_eos``, ``stop_token_ids``, ``cache_salt``, ``return_token_ids``, ``prompt_logprobs``,
 ``guided_json`` and its like, ``structured_outputs`` and ``chat_template_kwargs`` as in vLLM, ``cache_prompt``,
 ``return_progress``, ``json_schema``, ``grammar`` and ``typical_p`` as in llama.cpp, ``regex`` and ``ebnf`` as in
-SGLang. What stands in messages, tools and texts and looks like special tokens is so with ``special_tokens`` "parse",
-and text with "letters".
+SGLang. Letters in messages, tools and texts that look like special tokens are special tokens with ``special_tokens``
+"parse", and text with "letters".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TextPart(BaseModel):
 
 
 class RefusalPart(BaseModel):
-    """What an assistant said instead of an answer."""
+    """The assistant's words in place of an answer."""
 
     type: Literal["refusal"]
     refusal: Text
@@ -143,7 +143,7 @@ class StreamOptions(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """Of vLLM. What is not obeyed is here so that it can be refused by its name."""
+    """Of vLLM. Fields that are not obeyed are here so that they can be refused by name."""
 
     json_: Annotated[Union[JsonObject, Text, None], Field(alias="json")] = None
     json_object: Optional[bool] = None

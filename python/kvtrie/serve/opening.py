@@ -1,4 +1,4 @@
-"""What a server consists of, from its options: a model, a cache on it, and settings.
+"""The parts of a server, made from its options: a model, a cache on it, and settings.
 
 The command line (cli/serve.py) and the replicas of several machines (kvtrie.scale) both come here. Nothing prints.
 """
@@ -26,7 +26,7 @@ _MOST_FOLDERS = 1024  # of one model on one machine
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What may be chosen. Sizes are in bytes or texts such as "512MiB", lengths in tokens.
+    """The options of a server. Sizes are in bytes or texts such as "512MiB", lengths in tokens.
 
     ``model``: as ``kv.models.load`` takes it, "tiny", or None for the default one; ``name``: what clients call it.
     ``context``: the longest conversation with its answer; ``capacity``: tokens that the device has room for.

@@ -1,8 +1,8 @@
 """Whether a place in text that is being written is quoted: between fences, or between backquotes on one line.
 
-What a model quotes it shows; a call that it shows is not meant to be made. A fence is a line that begins with three or
-more backquotes or tildes, and ends with a line that has as many or more and nothing else; one that does not end runs to
-the end of the text (spec.commonmark.org/0.31.2, fenced code blocks), however far it is indented.
+A call that a model quotes is shown, and not meant to be made. A fence is a line that begins with three or more
+backquotes or tildes, and ends with a line that has as many or more and nothing else; one that does not end runs to the
+end of the text (spec.commonmark.org/0.31.2, fenced code blocks), however far it is indented.
 
 Threads: belongs to one reader.
 """
@@ -33,7 +33,7 @@ class Quotes:
         self._take(whole)
 
     def around(self) -> Literal["fence", "line", ""]:
-        """What quotes that which follows, whose first character is none of the signs; "" if nothing does."""
+        """The sign that quotes the text behind it, whose first character is none of the signs; "" if nothing does."""
         tail, self._tail = self._tail, ""
         self._take(tail)
         if self._fence:

@@ -10,7 +10,7 @@ last one, belong to the delimiters: templates put them there, and take them off 
         for kind, text in reader.feed(piece): ...    "reasoning" or "text", never empty
     for kind, text in reader.finish(): ...
 
-What comes out does not depend on how the answer was cut into pieces. Reasoning that was cut off is reasoning.
+The output does not depend on how the answer was cut into pieces. Reasoning that was cut off is reasoning.
 
 Threads: a reader belongs to one answer.
 """
@@ -48,7 +48,7 @@ class ReasoningReader:
         self._said = said  # whether anything came out of the part that it is in
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain by now, in order."""
+        """The parts that are certain by now, in order."""
         self._held += text
         return self._pieces(final=False)
 
@@ -122,7 +122,7 @@ def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> Reas
 
 
 def delimiters_of(template: str) -> tuple[str, str] | None:
-    """Those that a template knows; None: none."""
+    """The words that a template knows; None: none."""
     return next((marks for marks in DELIMITERS if marks[1] in template), None)
 
 

@@ -1,7 +1,7 @@
 """Requests that were refused, for the journal: in figures by their status, and on the live page with what was said.
 
 A layer outside all others that can refuse. A request whose answers had begun is in the journal by how they ended, and
-not here. Who has no key is counted only: nobody without one is to push others' requests off the page.
+not here. Requests without a key are only counted: nobody without one is to push others' requests off the page.
 
 Threads: the event loop's only.
 """
@@ -45,7 +45,7 @@ class Refusals:
 
 
 def _words(body: bytes) -> str:
-    """What the client was told."""
+    """The message for the client."""
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -31,7 +31,7 @@ class Sampled(NamedTuple):
 
 
 class Replays:
-    """What was sampled, by namespace and the id of the first call."""
+    """Sampled calls, by namespace and the id of the first call."""
 
     def __init__(self, most: int = MOST, most_characters: int = MOST_CHARACTERS) -> None:
         self._most, self._most_characters = most, most_characters

@@ -5,7 +5,7 @@
     function_call, custom_..    a call of the message that the assistant is at
     .._call_output              a message of the role "tool"
 
-What the assistant says, thinks and calls without anybody else in between is one message, as it was sampled as one.
+Words, thoughts and calls of the assistant without anybody else in between are one message, as they were sampled as one.
 
 ``encrypted_content`` of reasoning is for clients that keep the conversation themselves and send it back: the text in
 base64 behind a mark, and no secret, as they have the text anyway. Answers become items in responses_output.py.

@@ -19,14 +19,14 @@ from .responses_schema import NamespaceTool
 
 
 def shown_name(namespace: object, name: str) -> str:
-    """What the model knows a function by; ``namespace``: none where it is no text."""
+    """The name of a function for the model; ``namespace``: none where it is no text."""
     return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
 
 def each_tool(tools: Sequence[JsonObject] | None) -> Iterator[tuple[str, JsonObject]]:
     """All tools with their places in the request, those of a namespace as the model sees them.
 
-    Raises ``Refusal`` (400) for a namespace that is wrong. What is wrong in a tool is found by who reads it.
+    Raises ``Refusal`` (400) for a namespace that is wrong. A fault in a tool is found by its reader.
     """
     for at, given in enumerate(tools or ()):
         place = f"tools[{at}]"

@@ -28,7 +28,7 @@ def new_id(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to the item at ``index``: it was begun, it has ``text`` more, it is done. ``item``: as it was
+    """An event of the item at ``index``: it was begun, it has ``text`` more, it is done. ``item``: as it was
     then; of one that has more, only what does not change."""
 
     kind: Literal["begun", "more", "done"]
@@ -59,7 +59,7 @@ class Output:
         self._logprobs: list[JsonObject] = []
 
     def take(self, piece: Piece) -> list[Change]:
-        """What became certain."""
+        """The text that became certain."""
         changes: list[Change] = []
         if piece.reasoning:
             self.reasoning_tokens = self._answer.generated

@@ -1,9 +1,10 @@
-"""What clients of OpenAI's Responses API may send to ``/v1/responses``.
+"""Bodies that clients of OpenAI's Responses API may send to ``/v1/responses``.
 
 Source: platform.openai.com/docs/api-reference/responses/create. A field that is not here is refused by its name. Those
-in ``HARMLESS`` are taken and change nothing: they say who asks, or how a service bills, caches or pads. What this
-server cannot do is refused where it is asked for (``refused``): what it runs itself (hosted tools, in the background),
-what it has not (conversations, stored prompts, files, pictures), how long an answer should be in words.
+in ``HARMLESS`` are taken and change nothing: they say who asks, or how a service bills, caches or pads. A request that
+this server cannot fulfil is refused where it is asked for (``refused``): tools that it would run itself (hosted tools,
+in the background), things that it has not (conversations, stored prompts, files, pictures), the length of an answer in
+words.
 
 Items of ``input`` are looked at one by one (responses_items.py), so that a refusal names the one that is wrong.
 """
@@ -116,7 +117,7 @@ class StreamSettings(_Strict):
 
 
 class PromptRequest(_Strict):
-    """What the prompt is made of."""
+    """The parts of the prompt."""
 
     model: Annotated[str, Field(max_length=1024)] = ""
     input: Union[Text, list[JsonObject], None] = None

@@ -1,4 +1,4 @@
-"""What a whole answer has to be, where that is no JSON schema: a text that a pattern matches, a choice, a grammar.
+"""Rules for a whole answer that are no JSON schema: a text that a pattern matches, a choice, a grammar.
 
     pattern     guided_regex, regex, structured_outputs.regex      in Rust's notation; the answer as a whole
     choice      guided_choice, structured_outputs.choice           one of several texts
@@ -56,7 +56,7 @@ class Rule:
         return f"start: {self.expression()}\n"
 
     def expression(self) -> str:
-        """What can stand in another grammar. Raises ``FieldError`` for a grammar."""
+        """Grammars that can stand in another one. Raises ``FieldError`` for a grammar."""
         if self.kind == "choice":
             return _choice(self.value, self.field)
         if self.kind == "pattern":

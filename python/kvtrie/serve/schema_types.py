@@ -1,4 +1,4 @@
-"""What a JSON schema says about a value that was written without quotes.
+"""The type that a JSON schema names for a value that was written without quotes.
 
 Threads: all of it is read-only.
 """
@@ -28,7 +28,7 @@ def types_of(schema: object, root: object, depth: int = 8) -> set[str]:
 
 
 def pointed_to(schema: object, root: object) -> object:
-    """What ``$ref`` names, such as "#/$defs/place"; the schema itself where it has none."""
+    """The schema that ``$ref`` names, such as "#/$defs/place"; the schema itself where it has none."""
     for _ in range(8):
         place = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(place, str) or not place.startswith("#/"):

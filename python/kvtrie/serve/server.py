@@ -1,7 +1,7 @@
 """uvicorn with limits for heads (heads.py), which ends what is under way when it ends, and keeps keys out of its log.
 
 Ends: the live page's watchers first, which would be waited for, then all requests. Each stream says so in one more
-event. Those that a slow client does not read in time are cut.
+event. Streams that a slow client does not read in time are cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server may be told. Times are in seconds, sizes in bytes, lengths in tokens."""
+"""The settings of a server. Times are in seconds, sizes in bytes, lengths in tokens."""
 
 from __future__ import annotations
 

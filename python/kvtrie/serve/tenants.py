@@ -18,7 +18,7 @@ ALL = "default"  # the namespace of everybody, where there are no keys
 
 
 class Tenants:
-    """Who may ask, for what."""
+    """The keys: who may ask, for what."""
 
     def __init__(self, settings: Settings) -> None:
         self._spaces = {_digest(key): space for key, space in settings.keys.items()}

@@ -2,8 +2,8 @@
 
 Concept. ``ThinkingLimit`` is a ``kv.LogitsProcessor``: it lets a model write up to ``most`` tokens behind the opening
 delimiter, and then nothing but the closing one, token by token. The answer goes on behind it as if the model had closed
-its reasoning by itself. An answer that opens none, or closes it earlier, is left alone. What it decides follows from
-the tokens that it is shown, so a token may be chosen twice, or a request go on after it gave its room back.
+its reasoning by itself. An answer that opens none, or closes it earlier, is left alone. Its decisions follow from the
+tokens that it is shown, so a token may be chosen twice, or a request go on after it gave its room back.
 
 Units: tokens. Threads: a limit belongs to one request.
 """

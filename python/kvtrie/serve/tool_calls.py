@@ -2,16 +2,16 @@
 
 Concept. A syntax (``syntax_of``) has openings, such as ``<tool_call>``, and a body that is read by a cursor. A reader
 holds text back from an opening on until the cursor says that it is a call of a known tool, that it can be none, or that
-more has to come. What is no call goes out as text, unchanged. White space between calls, behind the last one and before
-one that begins the answer belongs to the calls, and so does one line break before the first: templates write it. What
-is quoted (quotes.py) is text.
+more has to come. Text that is no call goes out unchanged. White space between calls, behind the last one and before one
+that begins the answer belongs to the calls, and so does one line break before the first: templates write it. Quoted
+calls (quotes.py) are text.
 
     syntax = syntax_of(tokenizer.chat_template)      None: no form of calls that is known here
     reader = syntax.reader(names)                    names, or a mapping of them to their parameters' JSON schemas
     text = reader.feed(piece) ... + reader.finish()
     reader.calls                                     those that are complete
 
-What a cursor has decided stays so whatever follows: what comes out does not depend on how the text was cut.
+A cursor's decision stands whatever follows: the output does not depend on how the text was cut.
 
 Text that is fed must still have ``syntax.marks``: where they are special tokens, decoding must not skip them.
 Arguments are the model's own JSON text where it wrote JSON, so that a template which says them again says the same.
@@ -85,7 +85,7 @@ class ToolReader:
         return self._read(final=False)
 
     def finish(self) -> str:
-        """What was held back and is no call: nothing more comes."""
+        """The text that was held back and is no call: nothing more comes."""
         return self._read(final=True)
 
     def _read(self, final: bool) -> str:

@@ -1,9 +1,9 @@
 """A place in text that may go on, and what is read there: words, names and JSON, for tool_forms.py.
 
 Concept. Everything that reads ends in one of three ways: with what it read, with ``No`` (it is something else, whatever
-follows), or with ``More`` (the text ends before that is decided). What was decided once is decided alike in every
-longer text. JSON is found by its brackets and strings first, then parsed as a whole: so invalid text is refused early,
-and a bracket within a string ends nothing.
+follows), or with ``More`` (the text ends before that is decided). A decision is the same in every longer text. JSON is
+found by its brackets and strings first, then parsed as a whole: so invalid text is refused early, and a bracket within
+a string ends nothing.
 
 Threads: a cursor belongs to one reader.
 """

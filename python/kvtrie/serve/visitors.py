@@ -1,4 +1,4 @@
-"""Who may reach the server at all: under which names, and from pages of which origins.
+"""The names under which the server may be reached at all, and the origins of pages that may reach it.
 
 A browser sends the name that it reached a server by as ``Host``. A page of another site can make its own name mean this
 machine, and would then be taken for a page of the server; so without keys only known names are answered. A script of

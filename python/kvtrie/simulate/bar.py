@@ -11,7 +11,7 @@ from ..errors import NotSupported
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, Optional[int]], None]]:
-    """What takes (requests done, total or None) and shows it; ``NotSupported`` without tqdm."""
+    """The function that takes (requests done, total or None) and shows it; ``NotSupported`` without tqdm."""
     try:
         from tqdm import tqdm
     except ImportError as error:

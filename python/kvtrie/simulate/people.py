@@ -1,4 +1,4 @@
-"""Who makes a synthetic trace: people who chat, agents with helpers, and sweeps.
+"""The people of a synthetic trace: people who chat, agents with helpers, and sweeps.
 
 Each keeps the *segments* of its own history, (seed, from, count) of pseudo-token streams, because a client that changes
 something near the front sends all that follows again.
@@ -29,7 +29,7 @@ class Planned(Protocol):
 
 
 class Shared:
-    """What sessions have in common: prompts, examples and documents, by tenant and rank."""
+    """The common part of sessions: prompts, examples and documents, by tenant and rank."""
 
     def __init__(self, wanted: Workload) -> None:
         self.wanted = wanted
@@ -147,7 +147,7 @@ class Person(Client):
             question = []
         return ops + self.append(question) + self._rewritten(now)
 
-    # What the clock and the limit make the client send again.
+    # The tokens that the client sends again because of the clock and the limit.
     def _rewritten(self, now: int) -> list[object]:
         wanted = self.wanted
         keep = self._clock_at if wanted.clock_at else self._opening

@@ -1,4 +1,4 @@
-"""What a replay found: rows of hit rates, as text, JSON, HTML and a picture."""
+"""The results of a replay: rows of hit rates, as text, JSON, HTML and a picture."""
 
 from __future__ import annotations
 

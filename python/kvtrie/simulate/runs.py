@@ -1,4 +1,4 @@
-"""What ``simulate`` does: its arguments as values, and the replays of one call."""
+"""The work of ``simulate``: its arguments as values, and the replays of one call."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class Workload:
     growth: Lengths = _GROWTH
     output: Lengths = _OUTPUT
     think: Lengths = _THINK
-    # What is shared: tenants are namespaces; each has system prompts and groups of examples, drawn by Zipf's law, and
-    # documents, of which a session reads one with a chance.
+    # Sessions share this: tenants are namespaces; each has system prompts and groups of examples, drawn by Zipf's law,
+    # and documents, of which a session reads one with a chance.
     tenants: int = 2
     prompts: int = 8
     prompt: Lengths = _PROMPT

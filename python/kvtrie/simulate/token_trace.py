@@ -184,7 +184,7 @@ class Player:
             line.fail(f"{where}, tokens of all sessions", self._held + count, f"{MOST_HELD}: end some before")
 
     def _tokens(self, line: Line, where: str, spec: Any, history: History, own: Optional[int]) -> Int32Array:
-        """What a token spec stands for; ``own``: the stream where only a count is given."""
+        """The tokens that a token spec stands for; ``own``: the stream where only a count is given."""
         most = MOST_TOKENS - history.length
         if isinstance(spec, list):
             line.whole(f"{where}, tokens", len(spec), 0, most)

@@ -68,8 +68,8 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
     """A file of lines ``{"timestamp": ms, "input_length", "output_length", "hash_ids": [one id a block]}``.
 
     One symbol a block; with ``expand`` each block becomes ``block`` pseudo-tokens that begin with its id, so that
-    different ids part at their first token. A last block that is not full counts as a full one in both. What was
-    generated has no ids in this format, only a length (0 where it is absent), and is not replayed.
+    different ids part at their first token. A last block that is not full counts as a full one in both. Generated
+    tokens have no ids in this format, only a length (0 where it is absent), and are not replayed.
     """
     if type(block) is not int or not 1 <= block <= 1 << 20:
         raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")

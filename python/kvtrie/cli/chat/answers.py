@@ -1,8 +1,8 @@
 """Answers of a model to a conversation, over one prefix cache.
 
 Every answer has a session of its own: what earlier ones computed is found in the tree, whichever branch they belong
-to. Where a conversation meets the limit of its context, its oldest half goes (``session.shift``). What is computed from
-then on belongs to that session alone, so it stays open for the next question in the same place.
+to. Where a conversation meets the limit of its context, its oldest half goes (``session.shift``). Everything that is
+computed from then on belongs to that session alone, so it stays open for the next question in the same place.
 
 Ctrl-C may come between any two statements, and an answer can be read on after it: it has the tokens of its generations,
 and its text follows from them. A session that is kept stays so until the answer that goes on in it has ended; what an
@@ -94,13 +94,13 @@ class Answer(Handing[str]):
 
     @property
     def tokens(self) -> list[int]:
-        """Those that were chosen so far."""
+        """The tokens chosen so far."""
         now = self._now
         return [*now.earlier, *now.generation.tokens] if now.earlier else now.generation.tokens
 
     @property
     def text(self) -> str:
-        """What they say."""
+        """Their text."""
         return "".join(self._items)
 
     @property
@@ -217,7 +217,7 @@ class Answers:
             self._let_go()
 
     def plan(self) -> kv.ReusePlan | None:
-        """What the last prompt would reuse if it came again now: a ``kv.ReusePlan``, or None where none was."""
+        """The reuse of the last prompt if it came again now: a ``kv.ReusePlan``, or None where none was."""
         return None if self.last is None else self.cache.plan(np.asarray(self.last.tokens, np.int32))
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""What lines of a chat do: questions, and commands that begin with a slash."""
+"""The lines of a chat: questions, and commands that begin with a slash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Chat:
         self.screen = screen
         self.conversation = Conversation(system)
         self.reader: Reader | None = None
-        """Who shows a question that is to be changed; None: nobody."""
+        """The function that shows a question that is to be changed; None: nobody."""
         self._asked: _Asked | None = None
         self._echo = Echo(sys.stdin)
 
@@ -105,7 +105,8 @@ class Chat:
         self._tell(answer, stopped, turn, aside)
 
     def _keep(self) -> tuple[Turn | None, str]:
-        """What was said by now becomes a turn, once; the second result is the branch of what stood there, else ""."""
+        """The answer so far becomes a turn, once; the second result is the branch of the turn in its place before, else
+        ""."""
         asked = self._asked
         if asked is None:
             return None, ""
@@ -129,7 +130,7 @@ class Chat:
             self._echo.on()
 
     def _tell(self, answer: Answer, stopped: bool, turn: Turn | None, aside: str) -> None:
-        """What there is to say below an answer."""
+        """The lines below an answer."""
         if answer.dropped:
             self._tell_dropped(answer.dropped)
         if stopped and turn is None:

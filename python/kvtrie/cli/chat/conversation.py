@@ -51,7 +51,7 @@ class Turn:
 
 
 def messages_of(system: str, turns: Sequence[Turn]) -> list[Message]:
-    """What a chat template takes."""
+    """The messages that a chat template takes."""
     first = [{"role": "system", "content": system}] if system else []
     return first + [message for turn in turns for message in turn.messages]
 
@@ -88,7 +88,7 @@ class Conversation:
 
     @property
     def turns(self) -> list[Turn]:
-        """Those of the current branch, the first one first."""
+        """The turns of the current branch, the first one first."""
         return line_of(self.tip)
 
     def turn(self, number: int | None = None) -> Turn:

@@ -10,7 +10,7 @@ from .conversation import Conversation, Turn
 
 
 class Marks(NamedTuple):
-    """What forks are drawn with, each of three columns."""
+    """The characters of forks, each of three columns."""
 
     fork: str
     last: str

@@ -23,7 +23,7 @@ class Reader(Protocol):
     edits: bool  # whether ``read`` shows a text to be changed
 
     def read(self, prompt: str, text: str = "") -> str | None:
-        """What was typed; None at the end of the input. ``text`` is there to be changed. Raises KeyboardInterrupt."""
+        """The typed text; None at the end of the input. ``text`` is there to be changed. Raises KeyboardInterrupt."""
 
 
 class Echo:

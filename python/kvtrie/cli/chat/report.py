@@ -1,4 +1,4 @@
-"""What a chat tells about its cache: why a prompt was reused as far as it was, and figures."""
+"""A chat's report on its cache: why a prompt was reused as far as it was, and figures."""
 
 from __future__ import annotations
 

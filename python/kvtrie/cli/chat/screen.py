@@ -1,4 +1,5 @@
-"""What a chat shows: answers wrapped at words while they come, notes and figures below them, plain text in a pipe."""
+"""The screen of a chat: answers wrapped at words while they come, notes and figures below them, plain text in a
+pipe."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class WordWrap:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """What is to be written now."""
+        """The text to write now."""
         return "".join(self._character(character) for character in text)
 
     def finish(self) -> str:
@@ -146,5 +147,5 @@ def _seconds(seconds: float) -> str:
 
 
 def stderr_shows() -> bool | None:
-    """What ``progress=`` of loading takes: a bar where somebody looks at stderr."""
+    """The argument ``progress=`` of loading: a bar where somebody looks at stderr."""
     return True if sys.stderr.isatty() else None

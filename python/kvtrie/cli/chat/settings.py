@@ -1,4 +1,4 @@
-"""What can be set in a chat: how tokens are chosen, and how long an answer may be."""
+"""The settings of a chat: how tokens are chosen, and how long an answer may be."""
 
 from __future__ import annotations
 
