@@ -3,7 +3,7 @@
     cache = kv.hf.Cache(model, memory="1GiB")  # model: an AutoModelForCausalLM
     model.generate(input_ids, cache=cache.session())
 
-What any earlier call, branch, process or day computed of these tokens is not computed again.
+Tokens that any earlier call, branch, process or day computed are not computed again.
 
     layout.py    which layers the model has, and what they keep: by a forward pass over one token
     identity.py  a fingerprint of all that K and V depend on beside the tokens

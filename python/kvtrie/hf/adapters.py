@@ -32,7 +32,7 @@ class Applied(NamedTuple):
 
 
 def applied_to(module: torch.nn.Module) -> Applied | None:
-    """What a LoRA layer of peft applies; None for any other module."""
+    """The weights that a LoRA layer of peft applies; None for any other module."""
     if not any(kind.__name__ == "LoraLayer" and kind.__module__.startswith("peft.") for kind in type(module).__mro__):
         return None
     values = vars(module)

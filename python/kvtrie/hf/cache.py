@@ -32,7 +32,7 @@ _FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells":
 
 
 class Cache(Live):
-    """What a transformers model computes, kept by token: in memory, and below it wherever a ``PrefixCache`` keeps it.
+    """The state of a transformers model, kept by token: in memory, and below it wherever a ``PrefixCache`` keeps it.
 
     ``model``: a causal language model on its device, in eval mode. ``memory``: bytes for K, V and states, or a text
     such as "1GiB"; ``capacity`` (tokens) and ``slots`` (states of linear layers) say it instead, each. ``dtype`` of K

@@ -78,7 +78,7 @@ class Copying:
             row.record(own)
 
     def compute(self, past: Past, ids: list[list[int]], run: Callable[[], object]) -> object:
-        """One pass, and what it computed goes to the sessions. Whatever a session says against it, the pass counts."""
+        """One pass, and what it computed goes to the sessions. If a session objects, the pass counts all the same."""
         output = run()
         for at, (row, own) in enumerate(zip(past.rows, ids)):
             if row.session is None:
@@ -146,8 +146,8 @@ class Copying:
 def histories(
     attention: Sequence[Attention], place: Place, width: int
 ) -> Iterator[tuple[Attention, tuple[Rows, Rows]]]:
-    """What each attention layer has at first. One row without padding is read as it is stored, many layers in one call,
-    and with room for what is left of ``width`` columns where the layer has all of the history."""
+    """The state that each attention layer has at first. One row without padding is read as it is stored, many layers in
+    one call, and with room for what is left of ``width`` columns where the layer has all of the history."""
     columns = place.columns
     whole = len(place.rows) == 1 and place.rows[0].pad == 0
     together: dict[tuple[int, int], list[Attention]] = {}  # by the first position that they keep, and spare rows

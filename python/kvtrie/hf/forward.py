@@ -99,7 +99,7 @@ def install(module: torch.nn.Module, user: object, kind: type[Forward] = Forward
 
 
 def remove(module: torch.nn.Module, user: object) -> None:
-    """What stood there before the first user comes back with the last. Called again for one, it does nothing."""
+    """The earlier method comes back when the last user goes. Called again for one, it does nothing."""
     with _installing:
         found = _installed(module)
         if found is None:
@@ -114,6 +114,6 @@ def remove(module: torch.nn.Module, user: object) -> None:
 
 
 def _installed(module: torch.nn.Module) -> Forward | None:
-    """That of the module itself: a deep copy has one of its own."""
+    """The method of the module itself: a deep copy has one of its own."""
     found = module.__dict__.get("forward")
     return found if isinstance(found, Forward) and found.module is module else None

@@ -1,4 +1,4 @@
-"""What a forward pass is given: whether K and V follow from its tokens alone, and which rows it has to compute."""
+"""The arguments of a forward pass: whether K and V follow from its tokens alone, and which rows it has to compute."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLAIN = ("return_dict", "use_cache", "logits_to_keep")
 
 
 class Asked(NamedTuple):
-    """What a call wants of the rows of its tokens: the last ``rows`` at least, or all of them, and ``why``."""
+    """The rows of its tokens that a call needs: the last ``rows`` at least, or all of them, and ``why``."""
 
     rows: int = 0
     why: str | None = None

@@ -94,7 +94,7 @@ def copied(layer: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
 
 
 def mark(layer: hf.CacheLayerMixin) -> object:
-    """What :func:`go_back` needs to undo a forward pass; keeps no tensor of a full history alive."""
+    """The record from which :func:`go_back` undoes a forward pass; keeps no tensor of a full history alive."""
     if type(layer) is FullLayer:
         return layer.get_seq_length()
     return copied(layer).__dict__ if isinstance(layer, hf.LinearAttentionCacheLayerMixin) else dict(layer.__dict__)

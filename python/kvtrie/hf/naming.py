@@ -1,8 +1,8 @@
 """A text for whatever hangs on a module, the same for things that compute the same: for :class:`kvtrie.hf.walk.Walk`.
 
 Numbers and texts are written out, tensors are named by their numbers, functions by where they are defined and, outside
-the libraries, by their code; containers, configs and other objects by what they hold. What nothing is known of is
-called by a number that is its own in this process and means nothing in another.
+the libraries, by their code; containers, configs and other objects by what they hold. An object that is not known is
+named by a number that is its own in this process and means nothing in another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WRITTEN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, type(None), range)
 _LIBRARIES = ("torch", "transformers", "peft", "accelerate", "numpy", "kvtrie", "functools", "builtins", "math")
-# What a config says about the library, the place of the files, or what a call returns, and nothing about K and V.
+# Keys of a config about the library, the place of the files, or the result of a call, and not about K and V.
 _IDLE = frozenset(
     (
         "_name_or_path",

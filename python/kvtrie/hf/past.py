@@ -4,9 +4,9 @@ A pass of the decoder goes: its rows are opened where this is the first one, and
 left out of the pass; it runs, in pieces where states are wanted inside it; what it computed goes to the sessions, and
 each step is published. A pass that fails, however far it came, leaves the layers and the rows as they were.
 
-What a call changes it builds beside what holds (place.py), so what an exception leaves, at whatever point, is undone by
-the next call. What ``generate`` is given is compared with the tokens of the session: where it does not begin with them,
-as when the same call is made again, the session begins anew with what the tree knows.
+A call builds its changes beside the valid state (place.py), so the next call undoes everything that an exception
+leaves, at whatever point. The tokens given to ``generate`` are compared with those of the session: where they do not
+begin with them, as when the same call is made again, the session begins anew with what the tree knows.
 
 K and V of one session are all of one state of the model (states.py). Where the model is in another than at the last
 pass, an adapter having been switched for example, the tokens so far are looked up and computed again in the new one.
@@ -71,8 +71,8 @@ class Past(Standing, Passes):
         back: Back | None = None,
         announced: list[list[int]] | None = None,
     ) -> None:
-        """Opens a row for each prompt, the longest of ``width`` tokens. What is known of them is in the layers then, of
-        the last ``least`` columns nothing. REQUIRES: no rows."""
+        """Opens a row for each prompt, the longest of ``width`` tokens. The known part of them is in the layers then,
+        of the last ``least`` columns nothing. REQUIRES: no rows."""
         place = self._place
         rows, columns = open_rows(self.cache, prompts, width, place.state, self.namespace, least)
         try:
@@ -171,7 +171,8 @@ class Past(Standing, Passes):
         return f"rotary frequencies that change with the length of the text: {columns - pad} tokens, kept up to {most}"
 
     def _unknown(self, inputs: Inputs, asked: Asked) -> Inputs:
-        """What of a pass is to be computed. Opens the rows where this is the first one, or begins another text."""
+        """The part of a pass that has to be computed. Opens the rows where this is the first one, or begins another
+        text."""
         columns, width = self._place.columns, inputs.size[1]
         if self._place.rows:
             known = self._has_begun(inputs, asked) if columns else None

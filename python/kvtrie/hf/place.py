@@ -1,15 +1,15 @@
 """Where a session of transformers stands, as one value: a call builds the next one, and one assignment makes it hold.
 
 An exception may come between any two statements: KeyboardInterrupt, no memory, what a hook raises. So nothing that
-counts is told by two attributes. What a pass changes in place, the layers and the tokens of rows, stands beside what it
-is undone with, from before its first change until all of it counts:
+counts is told by two attributes. A pass changes the layers and the tokens of rows in place; beside them stands the
+record that undoes it, from before its first change until all of it counts:
 
     place  | place, back = (place, marks) | ... layers, tokens and columns change ... | next place
            begin                                                                      end
 
-:func:`returned` undoes what has no end, as often as it is called. What sessions have computed ahead of the columns
-needs no undoing: it belongs to the tokens that they have recorded (row.py). Units: columns of the batch, padding
-included.
+:func:`returned` undoes what has no end, as often as it is called. Tokens that sessions have computed ahead of the
+columns need no undoing: they belong to the tokens that the sessions have recorded (row.py). Units: columns of the
+batch, padding included.
 """
 
 from __future__ import annotations

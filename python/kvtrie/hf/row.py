@@ -37,7 +37,7 @@ class Row:
         return len(self.tokens)
 
     def forget(self, why: str) -> None:
-        """Keeps nothing of what follows. What was kept stays in the tree."""
+        """Keeps nothing of what follows. Kept state stays in the tree."""
         first, self.why = self.why is None, self.why or why
         self.close()
         if first:

@@ -1,8 +1,8 @@
-"""What a session of transformers has, who may ask for it when, and the turns that calls on it take.
+"""The state of a session of transformers, who may ask for it when, and the turns that calls on it take.
 
 Threads: one call at a time; a second one is refused. Signals: the lock of a turn is taken and given back by ``with``
-alone, between which and its block Python runs no handler. Whoever asks between two calls is told where the last one
-left the session: what an exception left without its end is undone first.
+alone, between which and its block Python runs no handler. A question between two calls is answered with the place where
+the last one left the session: a change that an exception left without its end is undone first.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Standing(Live, hf.Cache):
         return f"<kvtrie.hf.Past {len(self.rows)} rows, {self.columns} columns{', closed' if self._closed else ''}>"
 
     def _turn(self, name: str) -> threading.Lock:
-        """What a call holds: ``with self._turn(...)``, in which no signal comes between taking it and the block."""
+        """The turn that a call holds: ``with self._turn(...)``, in which no signal comes between taking it and the
+        block."""
         if self._closed:
             raise ClosedError(f"[hf] {name}: the session is closed")
         if self._lock.locked():

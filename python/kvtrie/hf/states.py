@@ -88,7 +88,7 @@ class States:
         return None
 
     def _elsewhere(self) -> str | None:
-        """What the layers keep now, if that is something else; by passes over a few tokens."""
+        """The kinds of state that the layers keep now, if they are others; by passes over a few tokens."""
         if _device(self._model) != self._device:
             return f"the model is on {_device(self._model)} now, and was on {self._device} when the cache was made"
         try:
@@ -100,7 +100,7 @@ class States:
 
 
 def around(device: torch.device) -> tuple[object, ...]:
-    """What torch was told globally, or in this thread, that changes numbers by more than the order of sums."""
+    """Settings of torch, global or of this thread, that change numbers by more than the order of sums."""
     kind = device.type
     casts = torch.is_autocast_enabled(kind)
     return (
@@ -112,7 +112,7 @@ def around(device: torch.device) -> tuple[object, ...]:
 
 
 def _precision(backend: str, operation: str) -> str:
-    """What is set for the operation, its backend or all of them; "ieee" is float32 itself."""
+    """The setting of the operation, its backend or all of them; "ieee" is float32 itself."""
     get: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # newer than the oldest torch that is allowed
     asked = () if get is None else ((backend, operation), (backend, "all"), ("generic", "all"))
     return next((found for found in (str(get(*each)) for each in asked) if found != "none"), "ieee")

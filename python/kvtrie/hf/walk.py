@@ -1,4 +1,4 @@
-"""What a decoder's forward pass depends on, beside its tokens: one walk over its modules writes it down.
+"""The facts that a decoder's forward pass depends on, beside its tokens: one walk over its modules writes them down.
 
 Everything counts that is not known to be without effect: the class of each module and the function that is its
 ``forward``, its parameters and buffers, every attribute, the config and whatever else hangs on them, the functions of
@@ -55,7 +55,7 @@ _IDLE = frozenset(
         "_output_capturing_hooks_installed",
     )
 )
-# What a rotary embedding sets by itself in each pass, from the length of the text: see ``Walk.longest``.
+# The attributes that a rotary embedding sets by itself in each pass, from the length of the text: see ``Walk.longest``.
 _TURNING = ("inv_freq", "long_inv_freq", "max_seq_len_cached", "attention_scaling")
 
 
@@ -110,7 +110,7 @@ class Walk:
     # ---- for Naming, too ---------------------------------------------------------------------------------------------
 
     def watch(self, holder: Holder, key: object) -> Any:
-        """What is at ``key``; :meth:`unchanged` tells when something else is."""
+        """The object at ``key``; :meth:`unchanged` tells when another one is there."""
         self._holders.append(holder)
         self._keys.append(key)
         self._values.append(holder[key])

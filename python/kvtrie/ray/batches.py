@@ -30,7 +30,7 @@ _CHUNK = 512  # rows of a prompt in a step: nobody waits for a first token here,
 
 
 class BatchOptions(EngineOptions, total=False):
-    """What both calls take by keyword: where it is computed (:class:`EngineOptions`), and how rows go there.
+    """The keywords of both calls: where it is computed (:class:`EngineOptions`), and how rows go there.
 
     ``replicas``: actors, each with a model and a cache of its own; 1. ``batch_size``: rows of a block, which an actor
     takes at a time, and does again when it dies; 512. ``group``: whether rows are sorted by their prompts' tokens

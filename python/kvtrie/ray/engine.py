@@ -1,4 +1,4 @@
-"""What each actor has of its own: a model, and a cache as it was asked for.
+"""The engine of each actor: a model, and a cache as it was asked for.
 
 A model is a path or name as ``kv.models.load`` takes it, or a callable that makes one, or makes (model, cache).
 Two caches cannot have one disk folder, so every actor takes the first of ``disk/0``, ``disk/1``, ... that nobody has:

@@ -36,7 +36,7 @@ TokenizerSource = Union[str, Callable[[], Tokenizer], None]
 
 @dataclass(frozen=True)
 class Prompts:
-    """What of a row is its prompt. ``source``: of the tokenizer; None: there are token ids only. ``added``: the columns
+    """The prompt of a row. ``source``: of the tokenizer; None: there are token ids only. ``added``: the columns
     that the result has beside the dataset's own."""
 
     where: str

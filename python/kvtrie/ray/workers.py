@@ -45,7 +45,7 @@ Tokens = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Work:
-    """What both kinds of work are told. ``errors``: the column that has them; None: they are raised."""
+    """The arguments of both kinds of work. ``errors``: the column that has them; None: they are raised."""
 
     where: str
     output: str
@@ -67,7 +67,7 @@ class Writing:
 
 
 class Outcome(NamedTuple):
-    """What became of a row: ``values`` of its own columns by name, what its prompt took, or why there is nothing."""
+    """The outcome of a row: ``values`` of its own columns by name, what its prompt took, or why there is nothing."""
 
     values: dict[str, object]
     prompt_tokens: int | None = None
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
 
 
 class Worker:
-    """What all actors do; ``outcomes`` is what they differ in. Made and called by Ray."""
+    """The common work of all actors; ``outcomes`` is what they differ in. Made and called by Ray."""
 
     def __init__(self, engine: Engine, work: Work) -> None:
         self.work = work

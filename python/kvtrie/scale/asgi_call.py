@@ -4,7 +4,7 @@ processes.
     Call  --answered(app, call)-->  Head, bytes, bytes, ...
 
 Ends: who stops reading (a cancelled task, a closed generator) is a client that left, which the application is told; its
-task is waited for. What the application raises comes out of the generator, and so does that it ended in the middle: an
+task is waited for. An exception of the application comes out of the generator, and so does an end in the middle: an
 answer that ends without an error is whole. Threads: one event loop.
 """
 
@@ -78,11 +78,11 @@ async def answered(app: ASGIApp, call: Call) -> Answer:
 
 
 class _Reader:
-    """Whoever reads an answer, for as long as it is there."""
+    """The reader of an answer, for as long as it is there."""
 
 
 class _Exchange:
-    """What passes between an application and its reader."""
+    """The messages between an application and its reader."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

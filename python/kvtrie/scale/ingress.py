@@ -1,4 +1,4 @@
-"""What answers HTTP in front of the replicas: reads a request whole, has a replica answer it, and passes that on.
+"""The HTTP front of the replicas: reads a request whole, has a replica answer it, and passes that on.
 
     read (serve/body.py) --> whose (serve/tenants.py) --> its key (prompt_keys.py) --> a replica (router.py) --> client
 
@@ -90,7 +90,7 @@ class Ingress:
         raise Refusal(503, "the replicas that were asked ended before they answered: try again")
 
     async def _parts(self, call: Call) -> _Parts:
-        """What one replica answers. However it is left, the replica hears of it."""
+        """The answer of one replica. However it is left, the replica hears of it."""
         stream = None
         try:
             stream = self._answer.remote(call)

@@ -1,9 +1,9 @@
-"""What an application of several replicas may be told: on the command line, in a YAML file, or in Python.
+"""The options of an application of several replicas: on the command line, in a YAML file, or in Python.
 
     serve run kvtrie.scale:app model=tiny replicas=2 store=redis://localhost:6379
     args: {model: tiny, replicas: 2}                     under `applications:` in a file for `serve deploy`
 
-What is not named here are the options of one server, ``kvtrie.serve.opening.ServeOptions``, the same for each replica.
+All other options are those of one server, ``kvtrie.serve.opening.ServeOptions``, the same for each replica.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ScaleOptions(BaseModel):
     engine: Optional[str] = None
 
     def server(self) -> ServeOptions:
-        """Those of one replica. Raises ``kv.ArgumentError`` for an option that there is not, or a wrong value."""
+        """The options of one replica. Raises ``kv.ArgumentError`` for an option that there is not, or a wrong value."""
         given: dict[str, object] = {"own_folder": True, **(self.model_extra or {})}
         names = [each.name for each in dataclasses.fields(ServeOptions)]
         for name in given:

@@ -1,4 +1,4 @@
-"""What a request's prompt begins with, for choosing a replica: its text, and fingerprints of its tokens.
+"""The beginning of a request's prompt, for choosing a replica: its text, and fingerprints of its tokens.
 
 The text is the one that the replica will come to, by the same template, but for answers with tool calls, which only the
 replica has as they were sampled. Tokens are those of the tokenizer: where an answer was sampled in others, fingerprints

@@ -53,7 +53,7 @@ class Replica:
             await parts.aclose()
 
     async def record_routing_stats(self) -> RoutingStats:
-        """What routers learn (summaries.py)."""
+        """The report to routers (summaries.py)."""
         waiting = self._engine.batcher.stats()["waiting_tokens"]
         return await asyncio.to_thread(self._summaries.stats, waiting, len(self._calls))
 

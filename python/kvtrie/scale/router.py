@@ -39,7 +39,7 @@ class Router(RequestRouter):
         self._expected: OrderedDict[str, ReplicaID] = OrderedDict()  # by requests that Ray has not sent yet
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Those that are there now, with what they told last; those that are gone are forgotten."""
+        """The replicas that are there now, with their last reports; those that are gone are forgotten."""
         super().update_replicas(replicas)
         present = {each.replica_id for each in replicas}
         for gone in self._seen.keys() - present:
@@ -106,7 +106,7 @@ class Router(RequestRouter):
         return [by_id[each] for each in self._shortlist.of(prompt, list(by_id)) if each in by_id]
 
     def _read(self, replica: RunningReplica) -> Replica[ReplicaID]:
-        """What it told last. That is read once for each version."""
+        """Its last report. That is read once for each version."""
         stats, made = replica.routing_stats or {}, replica.replica_id
         seen = self._seen.setdefault(made, Replica(made))
         version = number_of(stats, "version")

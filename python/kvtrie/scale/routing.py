@@ -16,7 +16,7 @@ is computed again delays all that come later, too (docs/scale.md). Where no repl
 the less loaded of two that are drawn gets it ("power of two choices"; Mitzenmacher, 2001), so that several routers that
 know the same do not all choose the same.
 
-What a router sent since a replica's last summary counts as known there and as waiting there.
+Requests that a router sent since a replica's last summary count as known there and as waiting there.
 
 The router of Ray Serve (router.py) and the simulator (kvtrie.simulate.fleet) are both made of these. Threads: none of
 their own; one router belongs to one thread. Units: tokens.
@@ -51,9 +51,9 @@ class Prompt:
 
 @dataclass
 class Replica(Generic[Id]):
-    """What a router knows of one. ``known``: the fingerprints of its last summary; ``waiting``: tokens of prompts
-    that it had still to compute then; ``requests``: those that are under way there now; ``version``: of the summary,
-    another one for each."""
+    """A router's knowledge of one replica. ``known``: the fingerprints of its last summary; ``waiting``: tokens of
+    prompts that it had still to compute then; ``requests``: those that are under way there now; ``version``: of the
+    summary, another one for each."""
 
     id: Id
     known: frozenset[int] = frozenset()
@@ -71,7 +71,7 @@ def matched(prompt: Prompt, known: frozenset[int]) -> int:
 
 
 class Policy(Protocol[Id]):
-    """What chooses."""
+    """The policy that chooses."""
 
     def rank(self, prompt: Prompt, replicas: Sequence[Replica[Id]]) -> list[int]:
         """The replicas' numbers, the best first: whoever cannot take the prompt leaves it to the next."""
@@ -178,8 +178,8 @@ class Affinity(Generic[Id]):
 
 @dataclass
 class _Since:
-    """What was sent since a replica's summary of that ``version``. ``waiting``: tokens to compute by request; one that
-    nobody will name as done has a key of its own."""
+    """The requests that were sent since a replica's summary of that ``version``. ``waiting``: tokens to compute by
+    request; one that nobody will name as done has a key of its own."""
 
     version: int
     waiting: dict[Hashable, int] = field(default_factory=dict)
@@ -187,7 +187,8 @@ class _Since:
 
 @dataclass
 class _Page:
-    """What was sent to one replica. ``recent``: fingerprints, the latest last, and how many summaries there were."""
+    """The requests that were sent to one replica. ``recent``: fingerprints, the latest last, and how many summaries
+    there were."""
 
     since: _Since
     recent: OrderedDict[int, int] = field(default_factory=OrderedDict)
@@ -195,10 +196,10 @@ class _Page:
 
 
 class Ledger(Generic[Id]):
-    """What one router sent where, which summaries do not tell yet.
+    """The requests of one router that summaries do not report yet.
 
-    What waits is a sum over requests, and a new summary takes the place of all of them by one assignment. So wherever
-    an exception comes between two statements, no request is counted twice, or after it has ended.
+    Waiting tokens are a sum over requests, and a new summary takes the place of all of them by one assignment. So
+    wherever an exception comes between two statements, no request is counted twice, or after it has ended.
     """
 
     def __init__(self) -> None:
@@ -234,7 +235,7 @@ class Ledger(Generic[Id]):
             page.recent.popitem(last=False)
 
     def done(self, replica: Id, request: Hashable) -> None:
-        """What it had to compute does not wait any more."""
+        """Its tokens to compute do not wait any more."""
         page = self._pages.get(replica)
         if page is not None:
             page.since.waiting.pop(request, None)

@@ -35,8 +35,8 @@ _NOTHING = _Held(frozenset(), frozenset())
 class Index(Generic[Id]):
     """Which replicas have a fingerprint in their last summary.
 
-    A summary that takes another one's place changes many entries. What may have changed is noted before, and what has
-    after, so that the next summary sets right what an exception left in between.
+    A summary that takes another one's place changes many entries. A possible change is noted before it is made, and a
+    finished one after, so that the next summary sets right what an exception left in between.
     """
 
     def __init__(self) -> None:

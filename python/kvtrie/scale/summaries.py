@@ -1,4 +1,4 @@
-"""What a replica tells routers of itself: as Ray's routing statistics, which are small dicts.
+"""A replica's report on itself to routers: as Ray's routing statistics, which are small dicts.
 
     {"version": 12, "known": fingerprints as bytes, "waiting": tokens, "requests": how many}
 
@@ -45,7 +45,7 @@ def short(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
 
 
 def prompt_fingerprints(tokens: npt.NDArray[np.int32] | Sequence[int], namespace: str) -> tuple[int, ...]:
-    """Those of a prompt, to be looked for in summaries."""
+    """The fingerprints of a prompt, to be looked for in summaries."""
     return tuple(short(fingerprints(tokens, namespace)).tolist())
 
 

@@ -28,7 +28,8 @@ class Canvas:
         self._parts.append(f'<path d="{path}" {look}/>')
 
     def begin_group(self, tooltip: str, name: str = "") -> None:
-        """What follows is one thing and shows `tooltip` under the pointer, until `end_group`; `name` is for scripts."""
+        """The shapes that follow are one thing and show `tooltip` under the pointer, until `end_group`; `name` is for
+        scripts."""
         named = f' data-node="{attribute(name)}"' if name else ""
         self._parts.append(f"<g{named}><title>{safe(tooltip)}</title>")
 

@@ -20,7 +20,7 @@ class Front(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
 
     def show(self, picture: dict[str, object]) -> None:
-        """The next picture. What it does not say stays as it was."""
+        """The next picture. Settings that it does not name stay as they were."""
         self.state = {**self.state, **picture}
 
     def heard(self) -> None:
@@ -28,7 +28,7 @@ class Front(anywidget.AnyWidget):
         self.send({"kind": "heard"})
 
     def view(self) -> dict[str, object]:
-        """What a notebook shows it by."""
+        """The MIME bundle by which a notebook shows it."""
         made = super()._repr_mimebundle_()
         return dict(made[0] if isinstance(made, tuple) else made or {})
 

@@ -1,7 +1,7 @@
 """Names of nodes that last as long as the nodes do, and the way back from a node to its tokens.
 
-What watches a tree from outside reads it again and again, and each reading has new objects. A name says which node of
-an earlier reading is which of a later one.
+A watcher outside reads the tree again and again, and each reading has new objects. A name says which node of an earlier
+reading is which of a later one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a notebook shows for a prefix cache: the SVG, and below it what the cache has done so far."""
+"""The view of a prefix cache in a notebook: the SVG, and below it what the cache has done so far."""
 
 from __future__ import annotations
 

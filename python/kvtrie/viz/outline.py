@@ -1,4 +1,4 @@
-"""What the drawings share: the nodes of a prefix cache as rows, folded where there are too many.
+"""The common part of the drawings: the nodes of a prefix cache as rows, folded where there are too many.
 
 `collect()` reads `cache.nodes()` and `cache.stats()` once and returns an `Outline`; text, DOT, SVG and HTML are each a
 plain function of it. Rows are in drawing order: a parent above its children, siblings by the size of what is below.
@@ -62,7 +62,7 @@ class TreeNode(Protocol):
 
 
 class TreeSource(Protocol):
-    """What a drawing needs of a cache: `kvtrie.PrefixCache` has it."""
+    """The parts of a cache that a drawing needs; `kvtrie.PrefixCache` has them."""
 
     def nodes(self) -> Sequence[TreeNode]: ...
 
@@ -138,8 +138,8 @@ class _Vertex:
 def collect(cache: TreeSource, decode: Decode | None = None, max_nodes: int = 200) -> Outline:
     """Reads the tree of `cache`; shows at most `max_nodes` lines and folds the rest.
 
-    `decode` turns a list of token ids into text for the labels (a tokenizer's `decode`). What is live, pinned or a user
-    point is shown before anything else, then what was used last. Raises `ArgumentError` for a `max_nodes` below 1,
+    `decode` turns a list of token ids into text for the labels (a tokenizer's `decode`). Live and pinned nodes and user
+    points are shown before anything else, then the nodes used last. Raises `ArgumentError` for a `max_nodes` below 1,
     `ArgumentTypeError` for what is no such argument; what `decode` raises passes.
     """
     whole(max_nodes, "viz", "max_nodes", 1)

@@ -1,4 +1,4 @@
-"""What ``kv.quality`` found, as a table and as a plot.
+"""The results of ``kv.quality``, as a table and as a plot.
 
 The plot has two parts that share their rows, one for each format: how far it is from the reference (mean KL and what
 99.9 % of the positions do not exceed, on a logarithmic axis), and what it takes (bytes of the weights, and of K and V

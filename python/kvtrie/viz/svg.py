@@ -155,7 +155,7 @@ class _Drawing:
             self._row(row)
 
     def _links(self, rows: list[Row]) -> None:
-        """A line from each parent down to its children. What lies between is further right, so none is crossed."""
+        """A line from each parent down to its children. The nodes between are further right, so none is crossed."""
         children: dict[int, list[float]] = {}
         for index, row in enumerate(rows):
             children.setdefault(row.parent, []).append(self.y + (index + 0.5) * _ROW)

@@ -82,7 +82,7 @@ def _range(row: Row) -> str:
 
 
 def _leads(rows: list[Row], marks: dict[str, str]) -> list[str]:
-    """What stands left of each row: its own corner, and for each ancestor a bar if that ancestor has later siblings."""
+    """The lines left of each row: its own corner, and for each ancestor a bar if that ancestor has later siblings."""
     before: list[str] = []  # per row: what its children start with
     leads: list[str] = []
     for row in rows:

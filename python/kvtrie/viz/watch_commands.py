@@ -1,4 +1,4 @@
-"""What a click on a watched tree does to the cache. Each takes a node and returns a sentence that says what came of it.
+"""The effects of a click on a watched tree. Each takes a node and returns a sentence that says what came of it.
 
 They raise what the calls of the cache raise, and `ArgumentError` for a node that is gone.
 """

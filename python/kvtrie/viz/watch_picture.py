@@ -1,4 +1,4 @@
-"""What a watched cache looks like at one moment: the drawing, what can be clicked in it, figures, and what happened.
+"""A watched cache at one moment: the drawing, what can be clicked in it, figures, and what happened.
 
 Everything is plain values that travel to a front end as JSON. Texts are not escaped but in the SVG: who shows them
 shows them as text.
@@ -24,7 +24,7 @@ WIDTH = 960  # pixels of the drawing, which a narrower page scales down
 Stats = Mapping[str, object]
 Picture = dict[str, object]
 
-# What has changed if anything of the drawing has, ages apart.
+# The state that has changed if anything of the drawing has, ages apart.
 _SIGNS = (
     "nodes", "tokens", "device_tokens", "host_tokens", "disk_tokens", "sessions", "host_bytes", "pins", "user_points",
     "begins", "hits", "steps", "branches", "rewinds", "page_outs", "page_ins", "evicted_tokens",
@@ -74,7 +74,7 @@ def picture(reading: Reading, decode: Optional[Decode], max_nodes: int) -> tuple
 
 
 def _rows(outline: Outline, names: Mapping[int, str]) -> dict[str, Picture]:
-    """What can be clicked, by name: folded rows cannot."""
+    """The nodes that can be clicked, by name: folded rows cannot."""
     return {
         names[id(row.node)]: {"title": _title(row), "facts": _facts(row, section.name), "text": row.snippet}
         for section in outline.sections
@@ -111,7 +111,7 @@ def _figures(stats: Stats) -> list[list[str]]:
 
 
 def events(before: Stats, now: Stats) -> list[list[str]]:
-    """What happened between two readings, as pairs of a kind ("hit", "miss", "work", "move", "loss") and a sentence."""
+    """The events between two readings, as pairs of a kind ("hit", "miss", "work", "move", "loss") and a sentence."""
 
     def more(name: str) -> int:
         return _count(now, name) - _count(before, name)

@@ -7,7 +7,7 @@ The front end asks for nothing but commands: pictures come from a thread, so tha
 only at `stats()` while nothing happens, rests ten times as long as a look takes, looks less often while no page has
 spoken for a minute, and ends with the cache, with `close`, when the last page leaves, or after an hour without a word.
 It knows the cache and the watch by weak references: neither lives longer for being watched. Commands run on the thread
-that hears of them, the kernel's. Whatever a look or a command raises is shown in the page and raised nowhere.
+that hears of them, the kernel's. An exception of a look or a command is shown in the page and raised nowhere.
 
 Threads: any. Locks: `_lock` for what a look changes and shows; never held while a command runs. Units: seconds.
 """
@@ -148,7 +148,7 @@ class Watch(Live):
     # --- what a page says --------------------------------------------------------------------------------------------
 
     def hear(self, message: object) -> None:
-        """What a page sent: "here" and "bye" with its ``page``, or "do" with ``command``, ``node`` and ``ticket``.
+        """A message of a page: "here" and "bye" with its ``page``, or "do" with ``command``, ``node`` and ``ticket``.
 
         Raises nothing that an ``Exception`` is: what goes wrong is shown in the page.
         """
@@ -269,7 +269,7 @@ def _end_all() -> None:
 
 
 def _stands(place: int, session: Session) -> Optional[list[object]]:
-    """What a page shows of a session: its place in the list, and a text. None once it is closed."""
+    """A session as a page shows it: its place in the list, and a text. None once it is closed."""
     return None if session.closed else [place, f"session {place} stands at token {session.length:,}"]
 
 
