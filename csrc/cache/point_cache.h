@@ -2,8 +2,8 @@
 // have no cells of their own.
 //
 // Concept. A step reads the state at the length where it begins and leaves the one at its end; states at lengths inside
-// come out of it where they are asked for beforehand. What was held at one length is kept at restore points, and serves
-// there and at the lengths to which the kind can cut it:
+// come out of it where they are asked for beforehand. Restore points keep the state of one length, which serves there
+// and at the lengths to which the kind can cut it:
 //
 //     kind                      held at 200 serves at                     units
 //     recurrent                 200                                       1

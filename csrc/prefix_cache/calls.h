@@ -7,15 +7,16 @@
 //     call A   |--mutex--|  outside  |--mutex--|     outside     |--mutex--|
 //     call B             |-- evict --|         |-- close: waits .............|-- takes all apart --|
 //
-// What A may meet when it comes back, and what becomes of it:
+// When A comes back, the tree may have changed:
 //
 //     nodes cut, joined, moved    A looks everything up again; what it builds on is held (PathHold, holds.h)
 //     its session was closed      only marked: A throws kClosed where it next uses the session, and A's end gives back
 //                                 what the session holds (SessionCall)
 //     the cache was closed        A throws kClosed at once
 //
-// What grows with how much is known is done in pieces (Pieces): between two of them the call is outside, and whoever
-// waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/performance.md names.
+// Work that grows with the tree is done in pieces (Pieces): between two of them the call is outside, and the callers
+// that wait for the mutex have a turn. No call holds it for longer than a piece but those that docs/performance.md
+// names.
 //
 // Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. A caller that
 // cannot wait leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread

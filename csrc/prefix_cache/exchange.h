@@ -3,9 +3,9 @@
 // Sending. When a session closes, its path is *offered*: its tokens are queued, nothing else. A thread of its own goes
 // along the path and sends, in the layout of store/shared_exchange.h, what this process has not sent before: whole
 // blocks, restore points, and the tail. It takes the mutex for one snapshot at a time, to find where the bytes are and
-// to have them gathered; it waits, takes checksums and talks to the store without it. What is no longer there when its
-// turn comes is not sent, and nothing is evicted for sending: the bytes pass through host memory that is set
-// aside for this.
+// to have them gathered; it waits, takes checksums and talks to the store without it. State that has gone when
+// its turn comes is not sent, and nothing is evicted for sending: the bytes pass through host memory that is set aside
+// for this.
 //
 //     close --> offer: tokens --> [thread]  mutex: gather one block | wait, checksum, put, announce | mutex: ...
 //

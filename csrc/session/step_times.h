@@ -1,7 +1,7 @@
 // How long steps take.
 //
-// Concept. A device works behind the calls, so the clock of the host tells how long enqueueing takes. What counts is
-// the device's own clock at two marks, one before the step and one behind it:
+// Concept. A device works behind the calls, so the clock of the host tells how long enqueueing takes. The time of
+// a step is that between two marks on the device's own clock, one before the step and one behind it:
 //
 //     calls     |made|-- layers --|complete|            |made|-- layers --|complete|
 //     device    [mark]   ...step's commands...   [mark]  [mark]   ...

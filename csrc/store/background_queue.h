@@ -8,7 +8,7 @@
 // the thread ends by itself after what is left. A job that waits for its own queue is refused (kBusy).
 //
 // A queue that works `only_when_waited_for` begins jobs in `wait_below`, `drain` and the destructor alone, as many as
-// these wait for. Whatever its owner does in between then meets the same jobs in every replay.
+// these wait for. The owner's calls in between then meet the same jobs in every replay.
 //
 // Threads: any, but never under a lock that a job takes. The thread starts with the first job.
 #pragma once

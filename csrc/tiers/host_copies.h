@@ -9,7 +9,7 @@
 //     node      cells [ 0 ............... 96 )          store_cells, where no slice covers them yet
 //     slices    [ 0 .... 32 )          [ 64 .. 96 )  +  [ 32 .. 64 )   one blob for each gap
 //
-// What makes room is LowerTiers, which is asked once for all that a call copies; `MayLose` is its.
+// LowerTiers makes the room, and is asked once for all copies of a call; `MayLose` is its.
 //
 // Invariants. A node's slices cover its cells after `copy`. A restore point is copied as a whole or not at all; one
 // that sees nothing of any cache, at the border of a chunk, has no bytes.

@@ -8,9 +8,9 @@
 //     snapshot           [ start ............... end )
 //                        [ gets its slices )[ added  )      and at the end its restore point, when that is whole
 //
-// What is new is added, what is known gets nothing twice. Of one whose images do not cover what it would add, because
-// the rest was evicted, the tokens that are known get what it has. One of which that is nothing, or whose beginning
-// nobody has, is of no use.
+// New tokens are added, known ones get nothing twice. If the images of a snapshot do not cover its new tokens, because
+// the rest was evicted, its known tokens get their state. A snapshot without any such state, or whose beginning nobody
+// has, is of no use.
 //
 // Errors: a snapshot of other weights, or whose images are not what this cache would make, is named as a SnapshotFault;
 // nothing of it is added. Cost: O(tokens) for each snapshot.

@@ -10,7 +10,7 @@
 //     loading     seconds a byte, by tier: reading, verifying, and handing over to the device
 //     asking      seconds a call of the store that brings next to nothing, and seconds a byte of what others bring
 //
-// What is not asked for is not measured either: what asking takes is believed for `kBelieved` seconds.
+// A store that is not asked is not measured either: the time of a question is believed for `kBelieved` seconds.
 //
 // A step is over when the device is done with it (step_times.h), not when it was enqueued.
 // The measured time of a load is a lower bound if a device works behind the call, and if room had to be made first only

@@ -1,4 +1,4 @@
-// What is known of each namespace beside its nodes: one record.
+// One record for each namespace: everything about it beside its nodes.
 //
 //     number    by which the caches know whose bytes a cell or slot has (cache/cell_owners.h)
 //     budgets   that its bytes in host memory and in files are reserved in, where namespaces are counted (quotas.h)

@@ -14,7 +14,7 @@
 //     kDiskOrder     nodes with bytes in files, or on their way to one (only where there is a disk tier)
 //     cells(i)       nodes with cells of the i-th windowed cache, whatever their neighbours have: settle(node), too
 //
-// What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
+// State on its way to a file counts as being there: the nodes above it must not leave the disk before it.
 //
 // Outside leaves. `evict` takes from the lower tiers the leaf whose last use is the oldest, whatever the policy and the
 // tier: they are kept by their last use. A use does not move a leaf; one that turns out to have been used since is put

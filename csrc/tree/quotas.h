@@ -10,16 +10,16 @@
 //     at its floor        its idle state is no victim for claims of others, and what it does not use of its floor is
 //                         free for nobody else. For its own claims, a ttl and calls of users it goes like any other
 //
-// What a claim may take (Allotment). `used` of a namespace is what it holds, `n` what it claims now:
+// The allotment of a claim (Allotment). `used` are the units that a namespace holds, `n` those that it claims now:
 //
 //     over   (used + n) - most                  has to go from its own idle state first
 //     excess (used + n) - least                 goes for anybody's claim, as far as it is idle
 //     free units wanted: all n, and of each namespace what it does not use of its floor: least - (used + n)
 //
-// Whoever evicts below a floor frees a unit and owes one, so floors need no other rule: what is free is always at least
-// what floors lack (invariant, `check`). Cells go one by one; a restore point, a copy in memory and a file go whole,
-// and may take their namespace below its floor by less than their own size. The subtree of a leaf goes with it, also
-// where its namespace is at the floor in that pool. The room stays its own in any case.
+// An eviction below a floor frees a unit and owes one, so floors need no other rule: there are always at least as many
+// free units as floors lack (invariant, `check`). Cells go one by one; a restore point, a copy in memory and a file go
+// whole, and may take their namespace below its floor by less than their own size. The subtree of a leaf goes with it,
+// also where its namespace is at the floor in that pool. The room stays its own in any case.
 //
 // Whose is what. A unit of a pool was claimed for one namespace, and nothing is shared across namespaces, so counting
 // is exact: pools count by owner (cache/owner_counts.h), host memory and files lie in budgets of their namespaces

@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site: pages for linked files outside docs/, and the lists of headers."""
+"""Hooks of mkdocs for the site: pages for linked files outside docs/, and the lists of headers."""
 
 from __future__ import annotations
 

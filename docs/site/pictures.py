@@ -105,7 +105,7 @@ def cells() -> Picture:
 
 
 def tiers() -> Picture:
-    """What moves where, and when."""
+    """Moves between the tiers, and their causes."""
     picture = Picture(250, "State moves from the device to host memory, to disk and to a shared store, and back")
     boxes = [
         (20, "a", "device", ["cells and slots", "live sessions,", "last used"], "capacity="),

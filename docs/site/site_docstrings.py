@@ -21,7 +21,7 @@ def plain(text: str) -> str:
 
 
 def as_list(text: str, parameters: set[str]) -> str:
-    """What is said about parameters, each as an item of a list, where several are described in one paragraph."""
+    """The paragraph on several parameters as a list, with an item for each."""
     paragraphs = re.split(r"\n{2,}", text)
     for at, paragraph in enumerate(paragraphs):
         found = [

@@ -57,7 +57,7 @@ def is_elsewhere(link: str) -> bool:
 
 
 def resolve(page: str, link: str) -> Target:
-    """What a relative link of a page leads to."""
+    """The target of a page's relative link."""
     path, _, anchor = link.partition("#")
     return Target(posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page, anchor)
 

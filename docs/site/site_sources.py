@@ -30,7 +30,7 @@ def page_of(root: Path, path: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """What a header says that it is: its comment up to the first period or colon that ends a clause."""
+    """A header's own description: its comment up to the first period or colon that ends a clause."""
     words = " ".join(_leading_comment(text)[0]).split("  ")[0]
     return escaped(re.split(r"(?<=[.:;])\s", words, maxsplit=1)[0].rstrip(".:;"))
 

@@ -10,9 +10,9 @@
 //               ^     ^
 //        session     step
 //
-// What is shown depends on nothing that another thread changes without the GIL: a call that is under way has its object
-// from its caller, which is no part of any circle. The threads that send and write keep the C++ state alone; what they
-// call they hold.
+// The collector's view depends on nothing that another thread changes without the GIL: a call that is under way has its
+// object from its caller, which is no part of any circle. The threads that send and write keep the C++ state alone, and
+// hold the objects that they call.
 //
 // How a circle ends. First the cache is closed, while all of it is whole, as `close()` does (so what is unsent is
 // sent), and its callbacks are over (ending.h). Then the C++ objects are taken out of their wrappers, which raise from

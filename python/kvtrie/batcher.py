@@ -19,7 +19,7 @@ the others go on. What fails for all, such as the device, ends all that took par
 
 Threads: every method may be called from any, also from a logits processor. Ends: ``close`` ends all requests and waits
 for the step that is under way; so do leaving a ``with`` block, the end of the interpreter, and ``aclose``, which lets
-its event loop go on meanwhile. A batcher that nobody has any more ends as well. In a forked process it is refused
+its event loop go on meanwhile. A batcher without any reference ends, too. In a forked process it is refused
 (``NotSupported``), as the thread stayed behind.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how near tests come to their bounds, as several processors compute, and writes docs/results/tolerances.md of it.
+"""Measures how near tests come to their bounds, as several processors compute, and writes docs/results/tolerances.md.
 
     tolerances.py                          every processor that this machine can be, then the page
     tolerances.py native nehalem           these, then the page

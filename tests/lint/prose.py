@@ -1,8 +1,9 @@
 """Warnings about texts, comments and names that no longer fit each other. `./dev lint` prints them; none is a failure.
 
-    python3 tests/lint/prose.py     needs git and Python's standard library, and nothing that is built
+    python3 tests/lint/prose.py               needs git and Python's standard library, and nothing that is built
+    python3 tests/lint/prose.py --strict      sentences with a clause as subject alone: 1 if there are more than MOST
 
-Always exits with 0, also where a check itself fails.
+Without --strict always exits with 0, also where a check itself fails.
 """
 
 from __future__ import annotations
@@ -98,6 +99,30 @@ def names_in_the_glossary() -> Warnings:
             there = (ROOT / name).exists() if "/" in name else re.split(r"::|\.", name)[-1] in known
             if not there:
                 yield "docs/concepts.md", line, f"{name} is not in the code"
+
+
+# A sentence whose subject is a clause: the reader has to find out what it is about. Questions and headings may.
+CLAUSE = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who|Whoever|Whatever|Those that|That of|Of what)\b(?! [^.:;]*\?)[^.:;]*")
+MOST = 2  # may only fall
+PLAIN = ("csrc/", "python/bindings/", "docs/", *(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "scale", "serve", "viz")))
+
+
+def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """Prose as it is read, with the place where it begins: lines that follow each other are one. Drawings stay out."""
+    marks = r"(?:^ *//(?: {1,3}\S[^\n]*)?\n)+" if name.endswith((".h", ".cpp")) else r"(?:^(?![|#`\n]| {4}\S)[^\n]+\n)+"
+    if name.endswith((".py", ".pyi")):
+        marks = r'"{3}(?s:.*?)(?:\n\n|"{3})|(?:^ *# [^\n]*\n)+'
+    for found in re.finditer(marks, text, flags=re.M):
+        for part in re.split(r"\n *//\n|\n(?=- )", found[0]):
+            yield found.start(), " ".join(re.sub(r"(?m)^ *(?://|#|- )", "", part).replace('"""', " ").split())
+
+
+def clauses_as_subjects() -> Warnings:
+    for name in those(".md", ".h", ".cpp", ".py", under=PLAIN):
+        text = text_of(name)
+        for start, prose in paragraphs(name, text):
+            for found in CLAUSE.finditer(prose):
+                yield name, line_of(text, start), f"'{found[0][:60]}...': begin with the thing itself"
 
 
 # ---- names of files and tests ----------------------------------------------------------------------------------------
@@ -268,8 +293,9 @@ def drawings() -> Warnings:
             yield plot.relative_to(ROOT).as_posix(), 0, "has no colours for dark pages"
 
 
-CHECKS: tuple[Callable[[], Warnings], ...] = (ruled_out_words, names_in_the_glossary, files_that_are_named)
+CHECKS: tuple[Callable[[], Warnings], ...] = (ruled_out_words, clauses_as_subjects, names_in_the_glossary)
 CHECKS += (
+    files_that_are_named,
     tests_that_promises_name,
     links_and_commands,
     navigation,
@@ -282,14 +308,20 @@ CHECKS += (
 )
 
 
-def main() -> None:
+def main() -> int:
+    if sys.argv[1:] == ["--strict"]:
+        found = list(clauses_as_subjects())
+        for name, line, text in found:
+            print(f"{name}:{line}: {text}")
+        return 1 if len(found) > MOST else 0
     for check in CHECKS:
         try:
             for name, line, text in check():
                 print(f"warning: {name}{f':{line}' if line else ''}: {text}")
         except Exception as error:  # a warning, too: a text that is in no form that a check knows stops nobody
             print(f"warning: {OWN}: {check.__name__} failed: {type(error).__name__}: {error}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

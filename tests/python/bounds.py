@@ -1,8 +1,8 @@
 """The bounds of floating-point comparisons: each with its reason, and asserted here.
 
 A comparison that holds is written down where the environment has KVTRIE_BOUNDS, the name of a file: a line of JSON with
-the test, the bound and what was measured. tests/campaign/tolerances.py makes docs/results/tolerances.md of such files, one for
-each processor. tests/cpp/bounds.h is the same in C++.
+the test, the bound and what was measured. tests/campaign/tolerances.py makes docs/results/tolerances.md of such files,
+one for each processor. tests/cpp/bounds.h is the same in C++.
 """
 
 from __future__ import annotations
