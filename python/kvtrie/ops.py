@@ -48,6 +48,7 @@ silu_mul: Final = _ops.silu_mul
 softmax: Final = _ops.softmax
 softplus: Final = _ops.softplus
 split: Final = _ops.split
+ssd: Final = _ops.ssd
 vector_width: Final = _ops.vector_width
 warm_up: Final = _ops.warm_up
 weighted_sum: Final = _ops.weighted_sum
@@ -87,6 +88,7 @@ __all__ = [
     "softmax",
     "softplus",
     "split",
+    "ssd",
     "vector_width",
     "warm_up",
     "weighted_sum",

@@ -50,6 +50,7 @@ def one_by_one() -> None:
 def recur() -> None:
     kv.ops.causal_conv1d(zeros(3, 20), zeros(20, 4))
     kv.ops.gated_delta(zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2), zeros(3, 2))
+    kv.ops.ssd(zeros(3, 2, 16), zeros(3, 2), zeros(2), zeros(3, 2, 16), zeros(3, 2, 16), zeros(2))
 
 
 def replay() -> None:

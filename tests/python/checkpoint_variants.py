@@ -171,6 +171,25 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
+    "lfm2-plain": Variant("lfm2", {"conv_L_cache": 4, "num_key_value_heads": 1, "norm_eps": 1e-3}),
+    "lfm2-bias": Variant(
+        "lfm2",
+        {
+            "conv_bias": True,
+            "layer_types": None,
+            "full_attn_idxs": [0, 2],
+            "block_ff_dim": 60,
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.5,
+            "block_multiple_of": 16,
+        },
+    ),
+    "lfm2-tied": Variant("lfm2", {"tie_embedding": True, "conv_L_cache": 2, "rope_parameters": _YARN}),
+    "lfm2_moe-plain": Variant("lfm2_moe", {"num_experts_per_tok": 3, "conv_bias": True}),
+    "lfm2_moe-of-all": Variant("lfm2_moe", {"norm_topk_prob": False, "use_expert_bias": False, "num_dense_layers": 0}),
+    "lfm2_moe-tied": Variant(
+        "lfm2_moe", {"tie_word_embeddings": True, "layer_types": ["full_attention", "conv", "conv"], "num_experts": 5}
+    ),
 }
 GGUF: dict[str, Form] = {
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),

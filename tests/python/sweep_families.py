@@ -260,5 +260,30 @@ _CAUSAL = (
         },
     ),
 )
-FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}
-CAUSAL = tuple(family.name for family in _CAUSAL)
+_CONV = {
+    **{key: value for key, value in _SIZES.items() if key not in ("rms_norm_eps", "attention_bias")},
+    "norm_eps": 1e-6,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
+
+# Families that keep states: recurrent.py.
+_RECURRENT = (
+    Family("lfm2", "Lfm2Config", "Lfm2ForCausalLM", {**_CONV, "block_auto_adjust_ff_dim": False}),
+    Family(
+        "lfm2_moe",
+        "Lfm2MoeConfig",
+        "Lfm2MoeForCausalLM",
+        {
+            **_CONV,
+            **EXPERTS,
+            "num_dense_layers": 1,
+            "use_expert_bias": True,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+)
+FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL, *_RECURRENT)}
+CAUSAL = tuple(family.name for family in (*_CAUSAL, *_RECURRENT))

@@ -170,7 +170,7 @@ SURFACE = {
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens kv kv_all close __enter__ __exit__",
-    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states "
+    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta ssd set_causal states "
     "put_states boundaries",
     kv.StepGraphs: "compute stats",
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",

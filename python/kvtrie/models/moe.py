@@ -39,10 +39,11 @@ ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replay
 
 class Ranking(NamedTuple):
     """The best are those whose share and bias add up to most, see ``kv.ops.route``. ``bias``: the name of its tensor,
-    of ``shape``. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied by it.
+    of ``shape``; None: it is zero. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied
+    by it.
     """
 
-    bias: str
+    bias: str | None
     shape: tuple[int, ...]
     groups: int = 1
     kept: int = 1
@@ -79,7 +80,7 @@ class ExpertsPlan:
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, prefix = config.hidden_size, self.prefix
         shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
-        if self.ranking is not None:
+        if self.ranking is not None and self.ranking.bias is not None:
             shapes[f"{prefix}.{self.ranking.bias}"] = self.ranking.shape
         if self.shared_gate:
             shapes[f"{prefix}.{self.shared}_gate.weight"] = (1, hidden)
@@ -122,7 +123,11 @@ class SparseMlp:
         self.bias: Tensor | None = None
         self.scale: Tensor | None = None
         if plan.ranking is not None:
-            self.bias = weights.vector(f"{prefix}.{plan.ranking.bias}", lambda values: values.reshape(-1))
+            self.bias = (
+                weights.constant(np.zeros(plan.experts))
+                if plan.ranking.bias is None
+                else weights.vector(f"{prefix}.{plan.ranking.bias}", lambda values: values.reshape(-1))
+            )
             if plan.ranking.scale != 1.0:
                 self.scale = weights.constant(np.full(plan.k, plan.ranking.scale))
         shared = f"{prefix}.{plan.shared}"
