@@ -37,6 +37,7 @@ pack: Final = _ops.pack
 pack_blocks: Final = _ops.pack_blocks
 pack_pair: Final = _ops.pack_pair
 pack_pair_blocks: Final = _ops.pack_pair_blocks
+relu_squared: Final = _ops.relu_squared
 rms_norm: Final = _ops.rms_norm
 rope: Final = _ops.rope
 route: Final = _ops.route
@@ -77,6 +78,7 @@ __all__ = [
     "pack_blocks",
     "pack_pair",
     "pack_pair_blocks",
+    "relu_squared",
     "rms_norm",
     "rope",
     "route",

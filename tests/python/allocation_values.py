@@ -186,6 +186,7 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.silu", lambda w: lambda: kv.ops.silu(w.x)),
     ("ops.sigmoid", lambda w: lambda: kv.ops.sigmoid(w.x)),
     ("ops.softplus", lambda w: lambda: kv.ops.softplus(w.x)),
+    ("ops.relu_squared", lambda w: lambda: kv.ops.relu_squared(w.x)),
     ("ops.softmax", lambda w: lambda: kv.ops.softmax(w.x)),
     ("ops.silu_mul", lambda w: lambda: kv.ops.silu_mul(w.x, w.y)),
     ("ops.gelu_mul", lambda w: lambda: kv.ops.gelu_mul(w.x, w.y)),

@@ -40,7 +40,7 @@ def one_by_one() -> None:
     kv.ops.layer_norm(x, one, None, 1e-5)
     kv.ops.softmax(x)
     kv.ops.l2_norm(x, 1e-5)
-    for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus):
+    for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus, kv.ops.relu_squared):
         unary(x)
     for binary in (kv.ops.mul, kv.ops.silu_mul, kv.ops.gelu_mul):
         binary(x, x)

@@ -352,7 +352,8 @@ def wanted(model: Any) -> Any:
     with torch.no_grad():
         whole = _logits(model(ids, use_cache=False))
         begun = model(ids[:, :-2], use_cache=True, return_dict=True)
-        last = [_logits(model(ids[:, i : i + 1], cache=begun.cache)) for i in (-2, TOKENS - 1)]
+        at = [torch.tensor([[i]]) for i in (TOKENS - 2, TOKENS - 1)]  # which Bamba would count from 0 again
+        last = [_logits(model(ids[:, i[0]], position_ids=i, cache=begun.cache)) for i in at]
     if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_SETTINGS.value:
         raise Contradicts("a decoded token has other logits than the same token in a whole text")
     return whole

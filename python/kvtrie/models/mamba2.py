@@ -115,7 +115,6 @@ class Mamba2:
             c_.reshape(rows, c.mamba_groups, c.mamba_state),
             self.skip,
             c.step_least,
-            c.step_most,
         )
         return y.reshape(rows, c.mamba_inner)
 

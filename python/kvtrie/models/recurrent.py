@@ -21,7 +21,7 @@ class RecurrentConfig(CausalConfig):
     in short convolutions the projections around it, too.
 
     Of Mamba-2: its heads, their size, the groups that share B and C, and the width of their states.
-    ``mamba_bias`` and ``mamba_out_bias``: of the projections. ``step_least`` and ``step_most``: what dt is held within.
+    ``mamba_bias`` and ``mamba_out_bias``: of the projections. ``step_least``: the least that dt is.
     """
 
     conv_width: int = 4
@@ -33,7 +33,6 @@ class RecurrentConfig(CausalConfig):
     mamba_bias: bool = False
     mamba_out_bias: bool = False
     step_least: float = 0.0
-    step_most: float | None = None
 
     @property
     def mamba_inner(self) -> int:

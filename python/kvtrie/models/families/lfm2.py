@@ -6,15 +6,17 @@ In the second form MLPs behind the first layers have experts, chosen by their si
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import NotSupported
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import MixerPlan
-from ..experts_config import MOST_EXPERTS, Fields
+from ..experts_config import LEAVES, MOST_EXPERTS, Fields, sparse_layers
+from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..recurrent import RecurrentConfig, RecurrentModel
@@ -22,6 +24,9 @@ from ..rope_config import FULL
 from ..settings import Settings, neutral, read
 from ..short_conv import ShortConvPlan
 from ..states import States
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _MOST = 2**31 - 1
 CONV = "conv"
@@ -55,6 +60,59 @@ _DEFAULTS = {
     "tie_word_embeddings": True,
     "rms_norm_eps": 1e-5,
 }
+_LEAVES = {
+    "model.norm.weight": "token_embd_norm.weight",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.conv": "shortconv.conv",
+    "conv.out_proj": "shortconv.out_proj",
+    **LEAVES,
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+}
+_GGUF: Settings = {
+    ".attention.head_count_kv": read("heads of k and v of each layer; 0: it is a convolution"),
+    ".shortconv.l_cache": read("tokens that the convolution sees"),
+}
+
+
+def _described(d: Description) -> dict[str, object]:
+    return {
+        **d.attending(),
+        "norm_eps": d.keys.positive(".attention.layer_norm_rms_epsilon"),
+        "conv_L_cache": d.keys.integer(".shortconv.l_cache", 2, 2**20),
+        "conv_bias": d.in_any_layer("shortconv.in_proj.bias"),
+        "layer_types": [FULL if each else CONV for each in d.attends()],
+    }
+
+
+def _dense(d: Description) -> dict[str, object]:
+    return {
+        **_described(d),
+        "intermediate_size": d.per_block(".feed_forward_length"),
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def _sparse(d: Description) -> dict[str, object]:
+    _, count = sparse_layers(d)
+    first = d.keys.integer(".leading_dense_block_count", 0, d.layers)
+    return {
+        **_described(d),
+        "intermediate_size": d.per_block(".feed_forward_length"),
+        "num_dense_layers": first,
+        "num_experts": d.keys.integer(".expert_count", count, count),
+        "num_experts_per_tok": d.per_block(".expert_used_count", 1, count),
+        "moe_intermediate_size": d.per_block(".expert_feed_forward_length"),
+        "use_expert_bias": d.in_any_layer("exp_probs_b.bias"),
+        "norm_topk_prob": True,
+    }
+
+
+_SPARSE: Settings = {
+    **gguf_settings.ROUTED,
+    ".expert_gating_func": neutral("sigmoid", 0, 2),
+    ".leading_dense_block_count": read("the first layers, which have no experts"),
+    **_GGUF,
+}
 
 
 class Lfm2(RecurrentModel):
@@ -71,6 +129,7 @@ class Lfm2(RecurrentModel):
     }
     defaults = {**_DEFAULTS, "intermediate_size": 12_288}  # noqa: RUF012 (the same)
     fixed = {"mlp_bias": False, "attention_bias": False}  # noqa: RUF012 (the same)
+    gguf = {"lfm2": GgufForm(_dense, _LEAVES, {**gguf_settings.DENSE, **_GGUF})}  # noqa: RUF012 (the same)
     theta = 1e6
     renamed: ClassVar[tuple[tuple[str, str], ...]] = (
         (".operator_norm.", ".input_layernorm."),
@@ -143,6 +202,7 @@ class Lfm2Moe(Lfm2):
         "norm_topk_prob": read("whether an expert's sigmoid is divided by those of all that were chosen"),
         "routed_scaling_factor": read("what experts give is multiplied by it"),
     }
+    gguf = {"lfm2moe": GgufForm(_sparse, _LEAVES, _SPARSE)}  # noqa: RUF012 (the same)
     defaults = {**_DEFAULTS, "intermediate_size": 7168}  # noqa: RUF012 (the same)
     renamed = (*Lfm2.renamed, (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"))
 
