@@ -58,6 +58,7 @@
 #define IS_silu UNARY(silu, SILU)
 #define IS_sigmoid UNARY(sigmoid, SIGMOID)
 #define IS_softplus UNARY(softplus, SOFTPLUS)
+#define IS_relu_squared UNARY(relu_squared, RELU_SQUARED)
 #define IS_add BINARY(add, ADD)
 #define IS_mul BINARY(mul, MUL)
 #define IS_silu_mul BINARY(silu_mul, SILU_MUL)
@@ -75,6 +76,9 @@ IS_sigmoid
 #endif
 #if WITH_softplus
 IS_softplus
+#endif
+#if WITH_relu_squared
+IS_relu_squared
 #endif
 #if WITH_add
 IS_add

@@ -36,7 +36,7 @@
 #if WITH_route || WITH_route_biased || WITH_scale_rows || WITH_weighted_sum
 #include "experts.cl"
 #endif
-#if WITH_causal_conv1d || WITH_gated_delta
+#if WITH_causal_conv1d || WITH_gated_delta || WITH_ssd
 #include "recurrent.cl"
 #endif
 

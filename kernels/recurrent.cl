@@ -1,4 +1,4 @@
-// Causal convolution and the gated delta rule over the rows of sequences (csrc/ops/recurrent.h).
+// Causal convolution, the gated delta rule and Mamba-2's scan over the rows of sequences (csrc/ops/recurrent.h).
 //
 // table: for each sequence (row, count, from, first write, end of writes), then the writes (rows, slot); writes are
 // named by the index of their first number. A slot of -1 to start from is a zero state, and nothing is read.
@@ -213,6 +213,71 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
 #endif
       if (write == run[4] || table[write] != t + 1) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * v_heads + head) * v_dim + first);
+      write += 2;
+    }
+  }
+}
+
+// ---- the scan of Mamba-2 ---------------------------------------------------------------------------------------------
+
+// One row for DELTA_ROWS rows of S; x and y point at the first of them.
+void ssd_step(VEC S[DELTA_ROWS][DELTA_VECTORS], SHARED const float* b, SHARED const float* c, float step, float a,
+              float skip, __global const float* x, __global float* y) {
+  const float decay = exp(step * a);
+  VEC sum[DELTA_ROWS];
+  float u[DELTA_ROWS];
+  for (int r = 0; r < DELTA_ROWS; ++r) sum[r] = (VEC)(0.0f), u[r] = step * x[r];
+#pragma unroll
+  for (int i = 0; i < DELTA_VECTORS; ++i) {
+    const VEC key = ROW_VECTOR(b, i), query = ROW_VECTOR(c, i);
+    for (int r = 0; r < DELTA_ROWS; ++r) {
+      S[r][i] = FMA((VEC)(u[r]), key, decay * S[r][i]);
+      sum[r] = FMA(S[r][i], query, sum[r]);
+    }
+  }
+  for (int r = 0; r < DELTA_ROWS; ++r) y[r] = sum_lanes(sum[r]) + skip * x[r];
+}
+
+// Global ids: DELTA_ROWS rows of S, head, sequence.
+KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict dt,
+                ulong dt_offset, __global const float* restrict a, ulong a_offset, __global const float* restrict b,
+                ulong b_offset, __global const float* restrict c, ulong c_offset, __global const float* restrict d,
+                ulong d_offset, __global const float* in, ulong in_offset, __global float* out, ulong out_offset,
+                __global const int* restrict table, __global float* restrict y, ulong y_offset, int groups, int heads,
+                int head_dim, float least, float most) {
+  const int first = DELTA_ROWS * (int)ID(0), head = ID(1);
+  __global const int* run = table + 5 * (int)ID(2);
+  const ulong stride = (ulong)groups * DELTA_DIM;  // between the rows of one group
+  const ulong group_row = run[0] * stride + (ulong)(head * groups / heads) * DELTA_DIM;
+  b += b_offset + group_row, c += c_offset + group_row;
+  dt += dt_offset + (ulong)run[0] * heads + head;
+  x += x_offset + ((ulong)run[0] * heads + head) * head_dim + first;
+  y += y_offset + ((ulong)run[0] * heads + head) * head_dim + first;
+  const float log_decay = a[a_offset + head], skip = d[d_offset + head];
+  const bool mine = first < head_dim;  // lanes beyond head_dim only help to share
+  VEC S[DELTA_ROWS][DELTA_VECTORS];
+  load_state(S, in + in_offset, ((ulong)run[2] * heads + head) * head_dim + first, mine ? run[2] : -1);
+  int write = run[3];
+#if LANES > 1
+  __local float keys[DELTA_TILE * VW * DELTA_VECTORS], queries[DELTA_TILE * VW * DELTA_VECTORS];
+#endif
+  for (int tile = 0; tile < run[1]; tile += DELTA_TILE) {
+    const int rows = min(DELTA_TILE, run[1] - tile);
+#if LANES > 1
+    share_rows(b + tile * stride, c + tile * stride, keys, queries, stride, rows);
+#endif
+    for (int i = 0; mine && i < rows; ++i) {
+      const int t = tile + i;
+      const ulong at = (ulong)t * heads;
+      const float step = fmin(fmax(dt[at], least), most);
+#if LANES > 1
+      ssd_step(S, keys + i * VW * DELTA_VECTORS, queries + i * VW * DELTA_VECTORS, step, log_decay, skip,
+               x + at * head_dim, y + at * head_dim);
+#else
+      ssd_step(S, b + t * stride, c + t * stride, step, log_decay, skip, x + at * head_dim, y + at * head_dim);
+#endif
+      if (write == run[4] || table[write] != t + 1) continue;
+      store_state(S, out + out_offset, ((ulong)table[write + 1] * heads + head) * head_dim + first);
       write += 2;
     }
   }

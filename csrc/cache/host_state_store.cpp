@@ -93,6 +93,17 @@ Tensor HostStateStore::gated_delta(std::uint32_t layer, const PreparedStates& st
   return y;
 }
 
+Tensor HostStateStore::ssd(std::uint32_t layer, const PreparedStates& step, const ops::SsdInputs& in) {
+  Tensor y = Tensor::host(DType::kFloat32, in.x.shape());
+  const auto numbers = [](const Tensor& tensor) { return tensor.host_span<const float>(); };
+  const reference::SsdRows rows{numbers(in.x), numbers(in.dt), numbers(in.a), numbers(in.b),
+                                numbers(in.c), numbers(in.d),  in.least,      in.most};
+  const reference::SsdShape shape{static_cast<std::size_t>(in.b.dim(1)), shape_.v_heads, shape_.v_dim, shape_.k_dim};
+  const std::span<float> states = layers_[layer].delta.host_span<float>();
+  reference::ssd(rows, shape, states, states, static_cast<const Step&>(step).sequences, y.host_span<float>());
+  return y;
+}
+
 std::pair<Tensor, Tensor> HostStateStore::read(std::uint32_t layer, std::span<const Slot> slots) {
   return {copies_of(layers_[layer].conv, slots), copies_of(layers_[layer].delta, slots)};
 }

@@ -22,6 +22,7 @@ class HostStateStore final : public StateStore {
   Tensor conv(std::uint32_t layer, const PreparedStates& step, const Tensor& x, const Tensor& weight) override;
   Tensor gated_delta(std::uint32_t layer, const PreparedStates& step, const Tensor& q, const Tensor& k, const Tensor& v,
                      const Tensor& g, const Tensor& beta) override;
+  Tensor ssd(std::uint32_t layer, const PreparedStates& step, const ops::SsdInputs& inputs) override;
   std::pair<Tensor, Tensor> read(std::uint32_t layer, std::span<const Slot> slots) override;
   void write(std::uint32_t layer, std::span<const Slot> slots, const Tensor& conv, const Tensor& delta) override;
   void fill(Slot slot, std::uint8_t byte) override;

@@ -23,6 +23,7 @@ class NullStateStore final : public StateStore {
                      const Tensor&) override {
     return {};
   }
+  Tensor ssd(std::uint32_t, const PreparedStates&, const ops::SsdInputs&) override { return {}; }
   std::pair<Tensor, Tensor> read(std::uint32_t, std::span<const Slot>) override { return {}; }
   void write(std::uint32_t, std::span<const Slot>, const Tensor&, const Tensor&) override {}
   void fill(Slot, std::uint8_t) override {}

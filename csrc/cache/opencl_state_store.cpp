@@ -107,6 +107,11 @@ Tensor OpenClStateStore::gated_delta(std::uint32_t layer, const PreparedStates& 
   return ops::gated_delta(q, k, v, g, beta, states, states, static_cast<const Step&>(step).runs);
 }
 
+Tensor OpenClStateStore::ssd(std::uint32_t layer, const PreparedStates& step, const ops::SsdInputs& inputs) {
+  const Tensor& states = layers_[layer].delta;
+  return ops::ssd(inputs, states, states, static_cast<const Step&>(step).runs);
+}
+
 std::pair<Tensor, Tensor> OpenClStateStore::read(std::uint32_t layer, std::span<const Slot> slots) {
   return {device_copies_of(layers_[layer].conv, slots), device_copies_of(layers_[layer].delta, slots)};
 }

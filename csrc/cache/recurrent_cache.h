@@ -92,6 +92,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   Tensor conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight);
   Tensor gated_delta(StateForward& forward, std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v,
                      const Tensor& g, const Tensor& beta);
+  Tensor ssd(StateForward& forward, std::int32_t layer, const ops::SsdInputs& inputs);  // its states are the delta ones
   struct States {
     Tensor conv, delta;
   };  // conv [n, conv_tail, conv_dim], delta [n, v_heads, v_dim, k_dim]

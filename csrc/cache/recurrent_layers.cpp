@@ -96,6 +96,21 @@ Tensor RecurrentCache::conv(StateForward& forward, std::int32_t layer, const Ten
   return y;
 }
 
+namespace {
+
+// How many heads share the state's columns: those of q and k, or the groups of B and C. 0: a shape that cannot be.
+std::int64_t heads_of(const CacheState& state, const Tensor& tensor, const char* name, std::int64_t rows,
+                      const char* where) KVTRIE_REQUIRES(state.mutex) {
+  const std::int64_t heads = tensor.defined() && tensor.rank() == 3 ? tensor.dim(1) : 0;
+  if (!state.store->has_bytes()) return heads;
+  require(heads >= 1 && state.shape.v_heads % heads == 0, where, name, ": got shape ",
+          tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed [", rows, ", a divisor of ",
+          state.shape.v_heads, ", ", state.shape.k_dim, "]");
+  return heads;
+}
+
+}  // namespace
+
 Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, const Tensor& q, const Tensor& k,
                                    const Tensor& v, const Tensor& g, const Tensor& beta) {
   const char* where = "recurrent_cache.gated_delta";
@@ -105,18 +120,35 @@ Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, co
   const std::uint32_t index = unwritten(*state_, open, layer, true, where);
   const StateShape& sizes = shape();
   const std::int64_t rows = open.rows, v_heads = sizes.v_heads;
-  const std::int64_t k_heads = q.defined() && q.rank() == 3 ? q.dim(1) : 0;
-  if (state_->store->has_bytes()) {
-    require(k_heads >= 1 && v_heads % k_heads == 0, where, "q: got shape ",
-            q.defined() ? to_string(q.shape()) : "of nothing", ", allowed [", rows, ", a divisor of ", v_heads, ", ",
-            sizes.k_dim, "]");
-  }
+  const std::int64_t k_heads = heads_of(*state_, q, "q", rows, where);
   check_tensor(*state_, q, "q", {rows, k_heads, sizes.k_dim}, where);
   check_tensor(*state_, k, "k", {rows, k_heads, sizes.k_dim}, where);
   check_tensor(*state_, v, "v", {rows, v_heads, sizes.v_dim}, where);
   check_tensor(*state_, g, "g", {rows, v_heads}, where);
   check_tensor(*state_, beta, "beta", {rows, v_heads}, where);
   Tensor y = state_->store->gated_delta(index, step_of(*state_, open), q, k, v, g, beta);
+  mark_written(*state_, open, index, false, true);
+  return y;
+}
+
+Tensor RecurrentCache::ssd(StateForward& forward, std::int32_t layer, const ops::SsdInputs& in) {
+  const char* where = "recurrent_cache.ssd";
+  const MutexLock lock(state_->mutex);
+  ForwardState& open = *forward.state_;
+  open.require_open(state_, where);
+  const std::uint32_t index = unwritten(*state_, open, layer, true, where);
+  const StateShape& sizes = shape();
+  const std::int64_t rows = open.rows, heads = sizes.v_heads;
+  const std::int64_t groups = heads_of(*state_, in.b, "b", rows, where);
+  check_tensor(*state_, in.x, "x", {rows, heads, sizes.v_dim}, where);
+  check_tensor(*state_, in.dt, "dt", {rows, heads}, where);
+  check_tensor(*state_, in.a, "a", {heads}, where);
+  check_tensor(*state_, in.b, "b", {rows, groups, sizes.k_dim}, where);
+  check_tensor(*state_, in.c, "c", {rows, groups, sizes.k_dim}, where);
+  check_tensor(*state_, in.d, "d", {heads}, where);
+  require(in.least >= 0.0f && in.most >= in.least, where, "dt_limits: got ", in.least, " and ", in.most,
+          ", allowed 0 or more, and as much or more");
+  Tensor y = state_->store->ssd(index, step_of(*state_, open), in);
   mark_written(*state_, open, index, false, true);
   return y;
 }

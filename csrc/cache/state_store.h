@@ -5,8 +5,8 @@
 //   NullStateStore    (null_state_store.h)    counts and moves nothing
 //
 // A store owns, per layer, `conv[slot][conv_tail][conv_dim]` and `delta[slot][v_heads][v_dim][k_dim]` (delta always
-// float32). Either may be absent (a size of 0). It knows slots, never sequences or holders. Commands keep order, none
-// waits unless it says so.
+// float32; Mamba-2's [heads, head_dim, state] are the same). Either may be absent (a size of 0). It knows slots, never
+// sequences or holders. Commands keep order, none waits unless it says so.
 //
 // Threads: as for KvStore: every call is made under the owning cache's lock.
 #pragma once
@@ -68,6 +68,7 @@ class StateStore {
   virtual Tensor conv(std::uint32_t layer, const PreparedStates& step, const Tensor& x, const Tensor& weight) = 0;
   virtual Tensor gated_delta(std::uint32_t layer, const PreparedStates& step, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& g, const Tensor& beta) = 0;
+  virtual Tensor ssd(std::uint32_t layer, const PreparedStates& step, const ops::SsdInputs& inputs) = 0;
   // Copies of the states of `slots` (-1: zeros): conv [n, conv_tail, conv_dim] in the store's dtype, delta float32
   // [n, v_heads, v_dim, k_dim]; undefined where the shape has none.
   virtual std::pair<Tensor, Tensor> read(std::uint32_t layer, std::span<const Slot> slots) = 0;

@@ -159,6 +159,7 @@ Tensor softmax(const Tensor& x) {
 Tensor silu(const Tensor& x) { return unary("ops.silu", "silu", x); }
 Tensor sigmoid(const Tensor& x) { return unary("ops.sigmoid", "sigmoid", x); }
 Tensor softplus(const Tensor& x) { return unary("ops.softplus", "softplus", x); }
+Tensor relu_squared(const Tensor& x) { return unary("ops.relu_squared", "relu_squared", x); }
 
 Tensor silu_mul(const Tensor& gate_, const Tensor& up) { return gate("ops.silu_mul", "silu_mul", gate_, up); }
 

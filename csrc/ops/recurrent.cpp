@@ -165,6 +165,36 @@ Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return y;
 }
 
+Tensor ssd(const SsdInputs& in, const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs) {
+  constexpr const char* kWhere = "ops.ssd";
+  const std::int64_t rows = runs.rows();
+  check_device(kWhere, "x", in.x);
+  check_rank(kWhere, "x", in.x, 3);
+  check_rows(kWhere, "x", in.x, in.x, {rows, in.x.dim(1), in.x.dim(2)});
+  const std::int64_t heads = in.x.dim(1);
+  check_same_device(kWhere, "b", in.b, in.x);
+  check_rank(kWhere, "b", in.b, 3);
+  check_rows(kWhere, "b", in.b, in.x, {rows, in.b.dim(1), in.b.dim(2)});
+  require(heads % in.b.dim(1) == 0, kWhere, "x: got ", heads, " heads, allowed a multiple of ", in.b.dim(1));
+  check_rows(kWhere, "c", in.c, in.x, in.b.shape());
+  check_rows(kWhere, "dt", in.dt, in.x, {rows, heads});
+  check_rows(kWhere, "a", in.a, in.x, {heads});
+  check_rows(kWhere, "d", in.d, in.x, {heads});
+  require(in.least >= 0.0f && in.most >= in.least, kWhere, "dt_limits: got ", in.least, " and ", in.most,
+          ", allowed 0 or more, and as much or more");
+  require(runs.table().device() == in.x.device(), kWhere, "runs: got a table on another device");
+  const Shape state{heads, in.x.dim(2), in.b.dim(2)};
+  check_states(kWhere, "states_in", states_in, in.x, runs.read_slots(), state);
+  check_states(kWhere, "states_out", states_out, in.x, runs.write_slots(), state);
+  for (const Tensor& states : {states_in, states_out}) {
+    if (states.defined()) check_dtype(kWhere, "states", states, DType::kFloat32);
+  }
+  check_apart(kWhere, states_in, states_out, runs);
+  Tensor y = Tensor::empty(in.x.device(), DType::kFloat32, in.x.shape());
+  launch_ssd(in, states_in, states_out, runs, y);
+  return y;
+}
+
 void warm_up_recurrent(const cl::DevicePtr& device, const RecurrentSizes& sizes) {
   const auto zeros = [&](Shape shape) { return Tensor::zeros(device, DType::kFloat32, std::move(shape)); };
   const std::vector<StateRows> rows{{0, 2, -1, {{2, 0}}}};
@@ -178,6 +208,7 @@ void warm_up_recurrent(const cl::DevicePtr& device, const RecurrentSizes& sizes)
     const Tensor keys = zeros({2, 1, sizes.k_dim}), values = zeros({2, 1, sizes.v_dim}), gates = zeros({2, 1});
     const Tensor states = zeros({1, 1, sizes.v_dim, sizes.k_dim});
     gated_delta(keys, keys, values, gates, gates, states, states, runs);
+    ssd({values, gates, zeros({1}), keys, keys, zeros({1})}, states, states, runs);
   }
   device->finish();
 }

@@ -1,6 +1,7 @@
-// Recurrent layers on the device: a short causal convolution and the gated delta rule, with states in slots of a pool.
+// Recurrent layers on the device: a short causal convolution, the gated delta rule and the scan of Mamba-2 (SSD), with
+// states in slots of a pool.
 //
-// Concept. Both operations go through the rows of each sequence in order and carry a state. The state comes from one
+// Concept. Each operation goes through the rows of each sequence in order and carries a state. The state comes from one
 // slot of a pool (or is zero) and is written, at the end and at scheduled offsets before it, to other slots: a slot
 // that is read is never written, so a state that somebody holds stays as it is. The rows of a step are cut at the
 // offsets inside the kernel; the forward pass is not:
@@ -10,12 +11,13 @@
 //
 // A row's result and the states do not depend on where the cuts are, bit for bit, nor on other sequences in the step.
 //
-// Sources: causal_conv1d and the gated delta rule as in Yang et al. 2024 (arXiv 2412.06464) and Qwen3-Next; `delta` is
-// always float32 (accumulators in fewer bits drift).
+// Sources: causal_conv1d and the gated delta rule as in Yang et al. 2024 (arXiv 2412.06464) and Qwen3-Next; ssd as in
+// Dao and Gu 2024 (arXiv 2405.21060). States of both are always float32 (accumulators in fewer bits drift).
 // Threads: functions may be called from any thread; one DeviceStateRuns is used by one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -95,6 +97,20 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states
 Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
                    const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs);
 
+// The scan of Mamba-2. For every row t and head h, with the group h * groups / heads of B and C, S [head_dim, state]:
+//
+//     dt = min(max(dt[t,h], least), most)
+//     S = exp(dt * a[h]) * S + (dt * x[t,h]) b[t]^T;   y[t,h] = S c[t] + d[h] * x[t,h]
+//
+// x [rows, heads, head_dim], dt [rows, heads], after bias and softplus, b, c [rows, groups, state], a (below 0) and d
+// [heads], all float32; heads a multiple of groups. `least` <= `most`, both 0 or more; `most` may be infinite.
+struct SsdInputs {
+  Tensor x, dt, a, b, c, d;
+  float least = 0.0f, most = std::numeric_limits<float>::infinity();
+};
+// states_in, states_out float32 [slots, heads, head_dim, state], as above. Returns [rows, heads, head_dim] float32.
+Tensor ssd(const SsdInputs& inputs, const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs);
+
 // The same for callers without a pool: sequence i has the rows [row_starts[i], row_starts[i + 1]) and begins from
 // states[i]; `states` undefined: from zeros. The last of `row_starts` is the number of rows, or left out.
 // boundaries[i]: how many rows of sequence i come before each further state, ascending, 1 to its rows - 1; empty: none
@@ -108,6 +124,8 @@ Recurrence causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& st
                          std::span<const std::int32_t> row_starts, const RowBoundaries& boundaries);
 Recurrence gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
                        const Tensor& states, std::span<const std::int32_t> row_starts, const RowBoundaries& boundaries);
+Recurrence ssd(const SsdInputs& inputs, const Tensor& states, std::span<const std::int32_t> row_starts,
+               const RowBoundaries& boundaries);
 
 // Builds and proves the kernels for these sizes, and runs each once, so that no step waits for a compiler. A width or
 // k_dim of 0: without that operation. Waits.

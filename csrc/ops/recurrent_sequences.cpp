@@ -84,4 +84,19 @@ Recurrence gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const 
   return result;
 }
 
+Recurrence ssd(const SsdInputs& in, const Tensor& states, std::span<const std::int32_t> row_starts,
+               const RowBoundaries& boundaries) {
+  constexpr const char* kWhere = "ops.ssd";
+  check_device(kWhere, "x", in.x);
+  check_rank(kWhere, "x", in.x, 3);
+  check_same_device(kWhere, "b", in.b, in.x);
+  check_rank(kWhere, "b", in.b, 3);
+  const Sequences sequences = sequences_of(kWhere, in.x.dim(0), states, row_starts, boundaries);
+  Recurrence result;
+  result.states =
+      Tensor::empty(in.x.device(), DType::kFloat32, {sequences.states, in.x.dim(1), in.x.dim(2), in.b.dim(2)});
+  result.y = ssd(in, states, result.states, DeviceStateRuns(in.x.device(), sequences.rows));
+  return result;
+}
+
 }  // namespace kvtrie::ops

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kProgram = "recurrent";
 constexpr std::int32_t kTile = 8;  // rows of k and q in local memory at a time
 
-// How the gated delta rule is divided: rows of S for each work-item, and work-items that share k and q.
+// How the gated delta rule and the scan of Mamba-2 are divided: rows of S for each work-item, and work-items that share
+// k and q.
 struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
 };
@@ -62,6 +63,21 @@ void enqueue_delta(const DeltaTensors& in, const Tensor& states_in, const Tensor
                 in.beta.buffer(), in.beta.offset(), from.buffer(), from.offset(), to.buffer(), to.offset(),
                 runs.table().buffer(), y.buffer(), y.offset(), static_cast<std::int32_t>(in.q.dim(1)),
                 static_cast<std::int32_t>(heads), static_cast<std::int32_t>(v_dim));
+}
+
+void enqueue_ssd(const SsdInputs& in, const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs,
+                 const Tensor& y, const DeltaVariant& variant) {
+  cl::Device& device = *in.x.device();
+  const std::size_t lanes = variant.lanes;
+  const auto heads = static_cast<std::size_t>(in.x.dim(1)), head_dim = static_cast<std::size_t>(in.x.dim(2));
+  const Tensor &from = or_else(states_in, y), &to = or_else(states_out, y);
+  device.launch(device.kernel(kProgram, "ssd", delta_options(device, variant, in.b.dim(2))),
+                {round_up(head_dim / variant.rows, lanes), heads, runs.sequences()}, {lanes, 1, 1}, in.x.buffer(),
+                in.x.offset(), in.dt.buffer(), in.dt.offset(), in.a.buffer(), in.a.offset(), in.b.buffer(),
+                in.b.offset(), in.c.buffer(), in.c.offset(), in.d.buffer(), in.d.offset(), from.buffer(), from.offset(),
+                to.buffer(), to.offset(), runs.table().buffer(), y.buffer(), y.offset(),
+                static_cast<std::int32_t>(in.b.dim(1)), static_cast<std::int32_t>(heads),
+                static_cast<std::int32_t>(head_dim), in.least, in.most);
 }
 
 // ---- proofs -------------------------------------------------------------------------------------------------------
@@ -132,22 +148,55 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
   return all_close(read_back(y), wanted, 1e-4f) && all_close(read_back(pool), states, 1e-4f);
 }
 
+bool ssd_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std::int64_t state) {
+  constexpr std::int64_t kGroups = 2, kHeads = 4;
+  const std::int64_t head_dim = variant.lanes > 1 ? 3 : 2 * variant.rows;
+  const float unit = 1.0f / std::sqrt(static_cast<float>(state));
+  const auto upload = [&](const std::vector<float>& values, Shape shape) {
+    return Tensor::from_host(device, DType::kFloat32, std::move(shape), values.data());
+  };
+  const std::vector<float> x = state_numbers(kProofRows * kHeads * head_dim, 2.0f, -1.0f),
+                           dt = state_numbers(kProofRows * kHeads, 1.0f, 0.0f), a = state_numbers(kHeads, -2.0f, -0.1f),
+                           b = state_numbers(kProofRows * kGroups * state, 2.0f, -1.0f),
+                           c = state_numbers(kProofRows * kGroups * state, unit, 0.0f),
+                           d = state_numbers(kHeads, 1.0f, 0.5f);
+  std::vector<float> states = state_numbers(kProofSlots * kHeads * head_dim * state, 1.0f, -0.5f);
+  const Tensor pool = upload(states, {kProofSlots, kHeads, head_dim, state});
+  const Tensor y = Tensor::empty(device, DType::kFloat32, {kProofRows, kHeads, head_dim});
+  const SsdInputs rows{upload(x, {kProofRows, kHeads, head_dim}),
+                       upload(dt, {kProofRows, kHeads}),
+                       upload(a, {kHeads}),
+                       upload(b, {kProofRows, kGroups, state}),
+                       upload(c, {kProofRows, kGroups, state}),
+                       upload(d, {kHeads}),
+                       0.1f,
+                       0.8f};
+  enqueue_ssd(rows, pool, pool, DeviceStateRuns(device, kProof), y, variant);
+  std::vector<float> wanted(x.size());
+  reference::ssd({x, dt, a, b, c, d, rows.least, rows.most},
+                 {kGroups, kHeads, std::size_t(head_dim), std::size_t(state)}, states, states, kProof, wanted);
+  return all_close(read_back(y), wanted, 1e-4f) && all_close(read_back(pool), states, 1e-4f);
+}
+
 // Whether the work-group variant fits: it holds TILE rows of k and of q in local memory.
 bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
   const std::uint64_t bytes = 2ull * kTile * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
   return bytes <= device.info().local_bytes;
 }
 
-DeltaVariant choose_delta(const cl::DevicePtr& device, std::int64_t v_dim, std::int64_t k_dim) {
+// Of a kernel whose states are [..., v_dim, k_dim], once `agrees` proved it.
+using Proof = bool (*)(const cl::DevicePtr&, const DeltaVariant&, std::int64_t);
+DeltaVariant choose(const char* kernel, Proof agrees, const cl::DevicePtr& device, std::int64_t v_dim,
+                    std::int64_t k_dim) {
   const DeltaVariant shared{1, lanes_for(*device)}, serial = serial_variant(v_dim);
   const auto key = [&](const DeltaVariant& variant) {
-    return join(kProgram, " gated_delta ", delta_options(*device, variant, k_dim));
+    return join(kProgram, " ", kernel, " ", delta_options(*device, variant, k_dim));
   };
   if (shared.lanes > 1 && shares_rows(*device, k_dim) &&
-      variant_works(device, key(shared), [&] { return delta_agrees(device, shared, k_dim); })) {
+      variant_works(device, key(shared), [&] { return agrees(device, shared, k_dim); })) {
     return shared;
   }
-  require_variant(device, key(serial), [&] { return delta_agrees(device, serial, k_dim); });
+  require_variant(device, key(serial), [&] { return agrees(device, serial, k_dim); });
   return serial;
 }
 
@@ -166,8 +215,14 @@ void launch_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in,
 
 void launch_delta(const DeltaTensors& rows, const Tensor& states_in, const Tensor& states_out,
                   const DeviceStateRuns& runs, const Tensor& y) {
-  const DeltaVariant variant = choose_delta(rows.q.device(), rows.v.dim(2), rows.q.dim(2));
+  const DeltaVariant variant = choose("gated_delta", delta_agrees, rows.q.device(), rows.v.dim(2), rows.q.dim(2));
   enqueue_delta(rows, states_in, states_out, runs, y, variant);
+}
+
+void launch_ssd(const SsdInputs& inputs, const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs,
+                const Tensor& y) {
+  const DeltaVariant variant = choose("ssd", ssd_agrees, inputs.x.device(), inputs.x.dim(2), inputs.b.dim(2));
+  enqueue_ssd(inputs, states_in, states_out, runs, y, variant);
 }
 
 }  // namespace kvtrie::ops

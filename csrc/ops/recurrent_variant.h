@@ -16,4 +16,7 @@ struct DeltaTensors {
 void launch_delta(const DeltaTensors& rows, const Tensor& states_in, const Tensor& states_out,
                   const DeviceStateRuns& runs, const Tensor& y);
 
+void launch_ssd(const SsdInputs& inputs, const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs,
+                const Tensor& y);
+
 }  // namespace kvtrie::ops

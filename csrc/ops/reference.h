@@ -97,6 +97,16 @@ struct DeltaRows {
 // The state is rounded to float32 after each row, so that rows may be cut into launches anywhere without a difference.
 void gated_delta(const DeltaRows& rows, const DeltaShape& shape, std::span<const float> in, std::span<float> out,
                  std::span<const StateRows> sequences, std::span<float> y);
+struct SsdShape {
+  std::size_t groups = 0, heads = 0, head_dim = 0, state = 0;
+};
+struct SsdRows {
+  std::span<const float> x, dt, a, b, c, d;
+  float least = 0.0f, most = 0.0f;
+};
+// The same, of the scan of Mamba-2.
+void ssd(const SsdRows& rows, const SsdShape& shape, std::span<const float> in, std::span<float> out,
+         std::span<const StateRows> sequences, std::span<float> y);
 
 // --- the rest --------------------------------------------------------------------------------------------------------
 // q8_0 (matmul.h) in GGML's order: scales [out, ceil(in/32)] as float16 bits, numbers [out, ceil(in/32), 32].

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/reference.h"
@@ -61,6 +62,45 @@ void delta_row(const DeltaRows& in, const DeltaShape& shape, std::size_t head, s
   }
 }
 
+// The same of Mamba-2's scan: one row of S [head_dim, state].
+void ssd_row(const SsdRows& in, const SsdShape& shape, std::size_t head, std::size_t row_of_head, const StateRows& rows,
+             std::vector<float> S, std::span<float> out, std::span<float> y) {
+  const std::size_t group = head * shape.groups / shape.heads;
+  auto write = rows.writes.begin();
+  for (std::uint32_t t = 0; t < rows.count; ++t) {
+    const std::size_t row = rows.row + std::size_t{t}, at = row * shape.heads + head;
+    const float* b = in.b.data() + (row * shape.groups + group) * shape.state;
+    const float* c = in.c.data() + (row * shape.groups + group) * shape.state;
+    const double step = std::min(std::max(in.dt[at], in.least), in.most);
+    const double x = in.x[at * shape.head_dim + row_of_head], decay = std::exp(step * in.a[head]);
+    for (std::size_t i = 0; i < S.size(); ++i) S[i] = static_cast<float>(decay * S[i] + step * x * b[i]);
+    y[at * shape.head_dim + row_of_head] = static_cast<float>(dot(S, c) + in.d[head] * x);
+    for (; write != rows.writes.end() && write->rows == t + 1; ++write) {
+      const std::size_t to = (std::size_t(write->slot) * shape.heads + head) * shape.head_dim + row_of_head;
+      std::copy(S.begin(), S.end(), out.begin() + static_cast<std::ptrdiff_t>(to * shape.state));
+    }
+  }
+}
+
+// Calls visit(sequence, head, row, S) with the state's row as it was before the sequence, for states of `heads`
+// matrices [rows, width].
+template <class Visit>
+void each_state_row(std::span<const StateRows> sequences, std::size_t heads, std::size_t rows, std::size_t width,
+                    std::span<const float> in, Visit visit) {
+  for (const StateRows& sequence : sequences) {
+    for (std::size_t head = 0; head < heads; ++head) {
+      for (std::size_t row = 0; row < rows; ++row) {
+        std::vector<float> S(width, 0.0f);
+        if (sequence.from >= 0) {
+          const std::size_t at = (std::size_t(sequence.from) * heads + head) * rows + row;
+          std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at * width), width, S.begin());
+        }
+        visit(sequence, head, row, std::move(S));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void causal_conv1d(std::span<const float> x, std::span<const float> weight, std::size_t width, const HostStates& in,
@@ -76,18 +116,18 @@ void causal_conv1d(std::span<const float> x, std::span<const float> weight, std:
 
 void gated_delta(const DeltaRows& rows, const DeltaShape& shape, std::span<const float> in, std::span<float> out,
                  std::span<const StateRows> sequences, std::span<float> y) {
-  for (const StateRows& sequence : sequences) {
-    for (std::size_t head = 0; head < shape.v_heads; ++head) {
-      for (std::size_t v_row = 0; v_row < shape.v_dim; ++v_row) {
-        std::vector<float> S(shape.k_dim, 0.0f);
-        if (sequence.from >= 0) {
-          const std::size_t at = (std::size_t(sequence.from) * shape.v_heads + head) * shape.v_dim + v_row;
-          std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(at * shape.k_dim), shape.k_dim, S.begin());
-        }
-        delta_row(rows, shape, head, v_row, sequence, std::move(S), out, y);
-      }
-    }
-  }
+  each_state_row(sequences, shape.v_heads, shape.v_dim, shape.k_dim, in,
+                 [&](const StateRows& sequence, std::size_t head, std::size_t row, std::vector<float> S) {
+                   delta_row(rows, shape, head, row, sequence, std::move(S), out, y);
+                 });
+}
+
+void ssd(const SsdRows& rows, const SsdShape& shape, std::span<const float> in, std::span<float> out,
+         std::span<const StateRows> sequences, std::span<float> y) {
+  each_state_row(sequences, shape.heads, shape.head_dim, shape.state, in,
+                 [&](const StateRows& sequence, std::size_t head, std::size_t row, std::vector<float> S) {
+                   ssd_row(rows, shape, head, row, sequence, std::move(S), out, y);
+                 });
 }
 
 }  // namespace kvtrie::ops::reference

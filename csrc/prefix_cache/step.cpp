@@ -149,6 +149,13 @@ Tensor Step::gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, c
   return out;
 }
 
+Tensor Step::ssd(std::int32_t layer, const ops::SsdInputs& inputs) {
+  const Recurrent in = recurrent_of(layer);
+  Tensor out = in.cache.ssd(in.forward, layer, inputs);
+  finish_if_complete();
+  return out;
+}
+
 RecurrentCache::States Step::states(std::int32_t layer) {
   const Recurrent in = recurrent_of(layer);
   return in.cache.states(in.forward, layer);

@@ -1,9 +1,10 @@
 // One forward pass for one or several sessions.
 //
 // Concept. A step names its rows (tokens, positions, which session) and carries an open claim in every cache. The model
-// calls `attend` (or `put` and `get`) once for each attention layer, `conv` and `gated_delta` (or `put_states`) for
-// each recurrent one; when every layer of every cache was written, the step is complete: its sessions advance and what
-// they computed is published. A step that is dropped before that leaves no trace. Layers without state call nothing.
+// calls `attend` (or `put` and `get`) once for each attention layer, `conv` and `gated_delta` or `ssd` (or
+// `put_states`) for each recurrent one; when every layer of every cache was written, the step is complete: its sessions
+// advance and what they computed is published. A step that is dropped before that leaves no trace. Layers without state
+// call nothing.
 //
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
@@ -53,6 +54,7 @@ class Step {
   Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight);
   Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                      const Tensor& beta);
+  Tensor ssd(std::int32_t layer, const ops::SsdInputs& inputs);
   // For models that update states themselves: the states before the first rows, one per session; at which lengths they
   // are wanted inside; and back, one entry per such length plus the end, session after session.
   RecurrentCache::States states(std::int32_t layer);

@@ -78,6 +78,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight);
   Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                      const Tensor& beta);
+  Tensor ssd(std::int32_t layer, const ops::SsdInputs& inputs);
   RecurrentCache::States states(std::int32_t layer);
   void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta);
   // StateForward::row_boundaries and row_starts, of the recurrent cache with that layer; without one of the first,

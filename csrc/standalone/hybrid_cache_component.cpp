@@ -152,6 +152,9 @@ class RecurrentComponent final : public CacheComponent<RecurrentCache, StateForw
                      const Tensor& beta) override {
     return cache_->gated_delta(started(), layer, q, k, v, g, beta);
   }
+  Tensor ssd(std::int32_t layer, const ops::SsdInputs& inputs) override {
+    return cache_->ssd(started(), layer, inputs);
+  }
   RecurrentCache::States states(std::int32_t layer) override { return cache_->states(started(), layer); }
   void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) override {
     cache_->put_states(started(), layer, conv, delta);

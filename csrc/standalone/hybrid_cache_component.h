@@ -45,6 +45,7 @@ class RecurrentLayers {
   virtual Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight) = 0;
   virtual Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                              const Tensor& beta) = 0;
+  virtual Tensor ssd(std::int32_t layer, const ops::SsdInputs& inputs) = 0;
   virtual RecurrentCache::States states(std::int32_t layer) = 0;
   virtual void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) = 0;
   virtual const StateForward& step() const = 0;

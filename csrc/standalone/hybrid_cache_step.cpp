@@ -217,6 +217,13 @@ Tensor HybridCache::gated_delta(std::int32_t layer, const Tensor& q, const Tenso
   return out;
 }
 
+Tensor HybridCache::ssd(std::int32_t layer, const ops::SsdInputs& inputs) {
+  const MutexLock lock(state_->mutex);
+  Tensor out = state_->recurrent(layer, "hybrid_cache.ssd").ssd(layer, inputs);
+  state_->settle();
+  return out;
+}
+
 RecurrentCache::States HybridCache::states(std::int32_t layer) {
   const MutexLock lock(state_->mutex);
   return state_->recurrent(layer, "hybrid_cache.states").states(layer);

@@ -108,6 +108,15 @@ Tensor gated_delta(HybridCache& self, const py::object& layer, const py::object&
   return without_gil([&] { return self.gated_delta(number, queries, keys, values, gates, betas); });
 }
 
+Tensor ssd(HybridCache& self, const py::object& layer, const py::object& x, const py::object& dt, const py::object& a,
+           const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
+           const py::object& dt_max) {
+  const std::int32_t number = to_int32(layer, "ssd", "layer");
+  const ops::SsdInputs in =
+      to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, placement_of(self.recurrent_component(number, "ssd")), "ssd");
+  return without_gil([&] { return self.ssd(number, in); });
+}
+
 py::tuple states(HybridCache& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(number); });
@@ -165,6 +174,9 @@ void add_recurrent_steps(Class& c) {
         "``RecurrentCache.conv`` of the cache that has the layer.");
   c.def("gated_delta", &gated_delta, py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("g"),
         py::arg("beta"), "``RecurrentCache.gated_delta`` of the cache that has the layer.");
+  c.def("ssd", &ssd, py::arg("layer"), py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"),
+        py::arg("d"), py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(),
+        "``RecurrentCache.ssd`` of the cache that has the layer.");
   c.def("states", &states, py::arg("layer"),
         "``RecurrentCache.states`` of the cache that has the layer: (conv, delta).");
   c.def("put_states", &put_states, py::arg("layer"), py::arg("conv") = py::none(), py::arg("delta") = py::none(),

@@ -121,6 +121,18 @@ ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::han
   return options;
 }
 
+ops::SsdInputs to_ssd(const SsdOperands& operands, py::handle least, py::handle most, const Placement& placement,
+                      std::string_view where) {
+  constexpr std::array<const char*, 6> kNames{"x", "dt", "a", "b", "c", "d"};
+  std::array<Tensor, 6> tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i] = to_tensor(operands[i], placement, where, kNames[i], DType::kFloat32);
+  ops::SsdInputs inputs{tensors[0], tensors[1], tensors[2], tensors[3], tensors[4], tensors[5]};
+  inputs.least = static_cast<float>(to_number(least, where, "dt_min"));
+  if (!most.is_none()) inputs.most = static_cast<float>(to_number(most, where, "dt_max"));
+  return inputs;
+}
+
 std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const char* where, const char* argument) {
   if (dtype.is_none()) return {};
   if (!py::isinstance<py::str>(dtype)) return ops::weight_dtype_of(to_dtype(dtype, where));

@@ -159,6 +159,7 @@ void init_elementwise(py::module_& m) {
   m.def("silu", unary("silu", &ops::silu), py::arg("x"), "x * sigmoid(x), float32.");
   m.def("sigmoid", unary("sigmoid", &ops::sigmoid), py::arg("x"), "1 / (1 + exp(-x)), float32.");
   m.def("softplus", unary("softplus", &ops::softplus), py::arg("x"), "log(1 + exp(x)), float32.");
+  m.def("relu_squared", unary("relu_squared", &ops::relu_squared), py::arg("x"), "max(x, 0) squared, float32.");
   m.def("softmax", unary("softmax", &ops::softmax), py::arg("x"), "Over the last axis, float32.");
   m.def("silu_mul", binary("silu_mul", "gate", "up", &ops::silu_mul), py::arg("gate"), py::arg("up"),
         "silu(gate) * up.");

@@ -1,4 +1,4 @@
-// The recurrent operations: kvtrie.ops.causal_conv1d and gated_delta.
+// The recurrent operations: kvtrie.ops.causal_conv1d, gated_delta and ssd.
 #include <pybind11/stl.h>
 
 #include <utility>
@@ -6,6 +6,7 @@
 
 #include "arrays.h"
 #include "convert.h"
+#include "operands.h"
 #include "ops/recurrent.h"
 
 namespace kvtrie::binding {
@@ -61,6 +62,18 @@ py::tuple gated_delta(const py::object& q, const py::object& k, const py::object
       without_gil([&] { return ops::gated_delta(queries, keys, values, gates, betas, before, starts, cuts); }));
 }
 
+py::tuple ssd(const py::object& x, const py::object& dt, const py::object& a, const py::object& b, const py::object& c,
+              const py::object& d, const py::object& dt_min, const py::object& dt_max, const py::object& states,
+              const py::object& row_starts, const py::object& boundaries) {
+  constexpr const char* kWhere = "ssd";
+  const Placement place = placement_among({x, dt, a, b, c, d, states});
+  const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, place, kWhere);
+  const Tensor before = to_optional_tensor(states, place, kWhere, "states", DType::kFloat32);
+  const std::vector<std::int32_t> starts = to_row_starts(row_starts, kWhere);
+  const ops::RowBoundaries cuts = to_boundaries(boundaries, kWhere);
+  return to_python(without_gil([&] { return ops::ssd(in, before, starts, cuts); }));
+}
+
 }  // namespace
 
 void init_ops_recurrent(py::module_& core) {
@@ -88,6 +101,20 @@ For each row t and value head h, with S [v_dim, k_dim] and the key head h * k_he
 q, k float32 [rows, k_heads, k_dim] (q already scaled), v [rows, v_heads, v_dim], g and beta [rows, v_heads] -> y
 float32 [rows, v_heads, v_dim]. ``states`` float32 [sequences, v_heads, v_dim, k_dim] or None for zeros; ``row_starts``
 and ``boundaries`` as in ``causal_conv1d``. states_out float32 [n, v_heads, v_dim, k_dim], in the same order.)");
+  m.def("ssd", &ssd, py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"),
+        py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(), py::arg("states") = py::none(),
+        py::arg("row_starts") = py::none(), py::arg("boundaries") = py::none(),
+        R"(The scan of Mamba-2 (SSD; Dao and Gu, 2024) over the rows of one or several sequences: (y, states_out).
+
+For each row t and head h, with S [head_dim, state] and the group h * groups / heads of b and c:
+
+    dt = min(max(dt[t, h], dt_min), dt_max)
+    S = exp(dt * a[h]) * S + (dt * x[t, h]) b[t]^T;  y[t, h] = S c[t] + d[h] * x[t, h]
+
+x float32 [rows, heads, head_dim], dt [rows, heads] (after bias and softplus), a (below 0) and d [heads], b and c [rows,
+groups, state] -> y float32 [rows, heads, head_dim]. ``dt_max`` None: no limit. ``states`` float32 [sequences, heads,
+head_dim, state] or None for zeros; ``row_starts`` and ``boundaries`` as in ``causal_conv1d``. states_out float32 [n,
+heads, head_dim, state], in the same order.)");
 }
 
 }  // namespace kvtrie::binding

@@ -15,6 +15,7 @@
 #include "cache/opencl_state_store.h"
 #include "cache_class.h"
 #include "convert.h"
+#include "operands.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -84,6 +85,14 @@ Tensor gated_delta(RecurrentCache& self, const py::object& layer, const py::obje
       [&] { return self.gated_delta(*self.current_forward(), number, queries, keys, values, gates, betas); });
 }
 
+Tensor ssd(RecurrentCache& self, const py::object& layer, const py::object& x, const py::object& dt,
+           const py::object& a, const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
+           const py::object& dt_max) {
+  const std::int32_t number = to_int32(layer, "ssd", "layer");
+  const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, placement_of(self), "ssd");
+  return without_gil([&] { return self.ssd(*self.current_forward(), number, in); });
+}
+
 py::tuple states(RecurrentCache& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(*self.current_forward(), number); });
@@ -150,6 +159,12 @@ x float32 [rows, conv_dim], weight float32 [conv_dim, conv_tail + 1] -> float32 
 
 q, k float32 [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads] -> float32 [rows, v_heads,
 v_dim], as in ``ops.gated_delta``.)");
+  c.def("ssd", &ssd, py::arg("layer"), py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"),
+        py::arg("d"), py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(),
+        R"(The scan of Mamba-2 over this step's rows, and with it the layer's states.
+
+x float32 [rows, v_heads, v_dim], dt [rows, v_heads], a and d [v_heads], b and c [rows, groups, k_dim] -> float32 [rows,
+v_heads, v_dim], as in ``ops.ssd``.)");
   c.def("states", &states, py::arg("layer"),
         R"(Copies of this step's states as (conv, delta), for models that compute by themselves.
 

@@ -67,6 +67,14 @@ Tensor gated_delta(Step& self, const py::object& layer, const py::object& q, con
   return without_gil([&] { return self.gated_delta(number, a, b, c, d, e); });
 }
 
+Tensor ssd(Step& self, const py::object& layer, const py::object& x, const py::object& dt, const py::object& a,
+           const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
+           const py::object& dt_max) {
+  const std::int32_t number = to_int32(layer, "ssd", "layer");
+  const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, state_placement_of(self, number), "ssd");
+  return without_gil([&] { return self.ssd(number, in); });
+}
+
 py::tuple states(Step& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States now = without_gil([&] { return self.states(number); });
@@ -210,6 +218,12 @@ restore points come out of the same call. Once for each layer in a step.)");
 
 q, k float32 [rows, k_heads, k_dim], v float32 [rows, v_heads, v_dim], g (log decay) and beta float32 [rows, v_heads] ->
 float32 [rows, v_heads, v_dim]. Once for each layer in a step.)");
+  c.def("ssd", &ssd, py::arg("layer"), py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"),
+        py::arg("d"), py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(),
+        R"(The scan of Mamba-2 of a recurrent layer, going on from each session's state (see ``ops.ssd``).
+
+x float32 [rows, v_heads, v_dim], dt [rows, v_heads], a and d [v_heads], b and c [rows, groups, k_dim] -> float32 [rows,
+v_heads, v_dim]. Once for each layer in a step.)");
   c.def("states", &states, py::arg("layer"),
         R"(The states of a recurrent layer before this step, (conv, delta), one entry for each session.
 

@@ -212,6 +212,8 @@ class ops:  # noqa: N801
     @staticmethod
     def softplus(x: ArrayLike) -> Tensor: ...
     @staticmethod
+    def relu_squared(x: ArrayLike) -> Tensor: ...
+    @staticmethod
     def softmax(x: ArrayLike) -> Tensor: ...
     @staticmethod
     def silu_mul(gate: ArrayLike, up: ArrayLike) -> Tensor: ...
@@ -256,6 +258,20 @@ class ops:  # noqa: N801
         v: ArrayLike,
         g: ArrayLike,
         beta: ArrayLike,
+        states: Optional[ArrayLike] = None,
+        row_starts: Optional[Integers] = None,
+        boundaries: Optional[Sequence[Integers]] = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    @staticmethod
+    def ssd(
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        dt_min: float = 0.0,
+        dt_max: Optional[float] = None,
         states: Optional[ArrayLike] = None,
         row_starts: Optional[Integers] = None,
         boundaries: Optional[Sequence[Integers]] = None,
@@ -425,6 +441,18 @@ class RecurrentCache:
     def gated_delta(
         self, layer: int, q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike
     ) -> Tensor: ...
+    def ssd(
+        self,
+        layer: int,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        dt_min: float = 0.0,
+        dt_max: Optional[float] = None,
+    ) -> Tensor: ...
     def states(self, layer: int) -> tuple[Optional[Tensor], Optional[Tensor]]: ...
     def boundaries(self) -> list[list[int]]: ...
     def row_starts(self) -> list[int]: ...
@@ -569,6 +597,18 @@ class HybridCache:
     def gated_delta(
         self, layer: int, q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike
     ) -> Tensor: ...
+    def ssd(
+        self,
+        layer: int,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        dt_min: float = 0.0,
+        dt_max: Optional[float] = None,
+    ) -> Tensor: ...
     def states(self, layer: int) -> tuple[Optional[Tensor], Optional[Tensor]]: ...
     def put_states(self, layer: int, conv: Optional[ArrayLike] = None, delta: Optional[ArrayLike] = None) -> None: ...
     def boundaries(self, layer: Optional[int] = None) -> list[list[int]]: ...
@@ -682,6 +722,18 @@ class Step:
     def conv(self, layer: int, x: ArrayLike, weight: ArrayLike) -> Tensor: ...
     def gated_delta(
         self, layer: int, q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike
+    ) -> Tensor: ...
+    def ssd(
+        self,
+        layer: int,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        dt_min: float = 0.0,
+        dt_max: Optional[float] = None,
     ) -> Tensor: ...
     def states(self, layer: int) -> tuple[Optional[Tensor], Optional[Tensor]]: ...
     def boundaries(self) -> list[list[int]]: ...

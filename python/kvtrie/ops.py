@@ -37,6 +37,7 @@ pack: Final = _ops.pack
 pack_blocks: Final = _ops.pack_blocks
 pack_pair: Final = _ops.pack_pair
 pack_pair_blocks: Final = _ops.pack_pair_blocks
+relu_squared: Final = _ops.relu_squared
 rms_norm: Final = _ops.rms_norm
 rope: Final = _ops.rope
 route: Final = _ops.route
@@ -48,6 +49,7 @@ silu_mul: Final = _ops.silu_mul
 softmax: Final = _ops.softmax
 softplus: Final = _ops.softplus
 split: Final = _ops.split
+ssd: Final = _ops.ssd
 vector_width: Final = _ops.vector_width
 warm_up: Final = _ops.warm_up
 weighted_sum: Final = _ops.weighted_sum
@@ -76,6 +78,7 @@ __all__ = [
     "pack_blocks",
     "pack_pair",
     "pack_pair_blocks",
+    "relu_squared",
     "rms_norm",
     "rope",
     "route",
@@ -87,6 +90,7 @@ __all__ = [
     "softmax",
     "softplus",
     "split",
+    "ssd",
     "vector_width",
     "warm_up",
     "weighted_sum",

@@ -14,6 +14,7 @@ from ._arguments import refusal
 from ._live import Live
 from ._paths import path_text
 from ._quotas import Quota, Share, amounts
+from ._spacing import spacing
 from ._values import Node, make_nodes
 from .errors import ArgumentTypeError, FormatError
 from .explain import Explanation
@@ -61,8 +62,9 @@ class PrefixCache(Live, _core.PrefixCache):
     which state is evicted first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again
     what is in a lower tier or in the store where the clock measured that to be faster, "always" loads it.
     ``checkpoint_every``: distance of spaced restore points in tokens, for caches whose state exists only at restore
-    points. ``growth``: cells reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages,
-    times to live and what steps and page-ins take; None: the system's steady clock, and for steps the device's own.
+    points; None: 16 where those are short convolutions' and take no more than K and V of so many, else 512.
+    ``growth``: cells reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages, times
+    to live and what steps and page-ins take; None: the system's steady clock, and for steps the device's own.
     ``ttl``: seconds after which state that nobody used goes from every tier, at the next call or one 64th of it later;
     None: it stays until room is needed. What is pinned or in use stays. ``keys``: to seal with what goes to the disk
     and the store, encrypted and authenticated: 32 random bytes for all namespaces (each gets a key of its own from
@@ -89,7 +91,7 @@ class PrefixCache(Live, _core.PrefixCache):
         store_deadline: Optional[float] = 2.0,
         policy: str = "lru",
         load: str = "auto",
-        checkpoint_every: int = 512,
+        checkpoint_every: Optional[int] = None,
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
@@ -120,7 +122,7 @@ class PrefixCache(Live, _core.PrefixCache):
             store_deadline=store_deadline,
             policy=policy,
             load=load,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=spacing(held) if checkpoint_every is None else checkpoint_every,
             growth=growth,
             clock=clock,
             ttl=ttl,

@@ -60,6 +60,8 @@ TEST_F(SmallOps, ElementwiseAgrees) {
     expect_close(download(silu(xt)), map(x, reference::silu), kSmallSums, "silu");
     expect_close(download(sigmoid(xt)), map(x, reference::sigmoid), kSmallSums, "sigmoid");
     expect_close(download(softplus(xt)), map(x, reference::softplus), kSmallSums, "softplus");
+    const auto squared = [](double value) { return value > 0.0 ? value * value : 0.0; };
+    expect_close(download(relu_squared(xt)), map(x, squared), kSmallSums, "relu_squared");
     expect_close(download(silu_mul(xt, zt)), zip(x, z, [](float a, float b) { return reference::silu(a) * b; }),
                  kSmallSums, "silu_mul");
     for (const Gelu kind : {Gelu::kTanh, Gelu::kExact})

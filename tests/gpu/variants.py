@@ -127,7 +127,20 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms in made]  # fmt: skip
 
 
-_OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")
+_OPERATIONS = (
+    "silu",
+    "sigmoid",
+    "softplus",
+    "relu_squared",
+    "add",
+    "mul",
+    "silu_mul",
+    "gelu_tanh_mul",
+    "gelu_exact_mul",
+)
+
+
+RECURRENT = ("gated_delta", "ssd")
 
 
 def _small() -> list[Variant]:
@@ -147,7 +160,8 @@ def _small() -> list[Variant]:
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=1", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells_edit", ("CELL_FORMAT=1", *_LANES), ("rotate_cells", "fill_cells"), 64),
-        *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), ("gated_delta",), 64) for dim in (64, 128)],
+        *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), RECURRENT, 64) for dim in (64, 128)],
+        Variant("recurrent", ("DELTA_DIM=256", *delta), RECURRENT[1:], 64),
         Variant("recurrent", conv, ("causal_conv1d",), 64),
         *[Variant("pack_blocks", (f"STORED={stored}", *_ROW), ("pack_blocks",), 1) for stored in range(4, 11)],
         Variant("pack_q8", ("STORED=1", *_ROW), ("pack_q8",), 1),

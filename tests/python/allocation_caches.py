@@ -57,6 +57,11 @@ def gated_delta(world: World) -> Callable[[], Any]:
     return lambda: step.gated_delta(1, ones(2, 2, 3), ones(2, 2, 3), ones(2, 2, 2), -ones(2, 2), ones(2, 2))
 
 
+def ssd(world: World) -> Callable[[], Any]:
+    step, world.strange = got(world), True
+    return lambda: step.ssd(1, ones(2, 2, 2), ones(2, 2), -ones(2), ones(2, 2, 3), ones(2, 2, 3), ones(2))
+
+
 def whole_step(world: World) -> Callable[[], Any]:
     """The last layer completes a step: its session advances, and what was computed is published."""
     step = world.with_step()
@@ -220,6 +225,7 @@ PREFIX_CACHE = [
     Call("Step.set_causal", DENSE, after(opened, lambda step: step.set_causal([0, 1]))),
     Call("Step.conv", STATES, conv, Then.ONCE),
     Call("Step.gated_delta", STATES, gated_delta, Then.ONCE),
+    Call("Step.ssd", STATES, ssd, Then.ONCE),
     Call("Step.states", STATES, after(got, lambda step: step.states(1))),
     Call("Step.boundaries", STATES, after(opened, lambda step: step.boundaries())),
     Call("Step.put_states", STATES, put_states),

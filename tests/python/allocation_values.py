@@ -69,6 +69,11 @@ def gated_delta(world: World) -> Any:
     return world.cache.gated_delta(layer_of(world), q, q, v, g, ones(2, 2))
 
 
+def ssd(world: World) -> Any:
+    b = ones(2, 2, 3)
+    return world.cache.ssd(layer_of(world), ones(2, 2, 2), ones(2, 2), -ones(2), b, b, ones(2))
+
+
 EDITING: list[tuple[str, tuple[str, ...], Prepare]] = [
     ("copy_prefix", ALONE, lambda w: lambda: w.cache.copy_prefix(0, 2, 4)),
     ("remove", ALONE, lambda w: lambda: (w.cache.remove(1, 0), w.cache.length(1))),
@@ -93,6 +98,7 @@ EDITING: list[tuple[str, tuple[str, ...], Prepare]] = [
     ("set_causal", ("causal", "hybrid"), after(started, lambda w: w.cache.set_causal([0, 1]))),
     ("conv", ("recurrent", "hybrid"), after(stored, lambda w: w.cache.conv(layer_of(w), ones(2, 4), ones(4, 4)))),
     ("gated_delta", ("recurrent", "hybrid"), after(stored, gated_delta)),
+    ("ssd", ("recurrent", "hybrid"), after(stored, ssd)),
     ("states", ("recurrent", "hybrid"), after(stored, lambda w: w.cache.states(layer_of(w)))),
     ("boundaries", ("recurrent", "hybrid"), after(stored, lambda w: w.cache.boundaries())),
     ("row_starts", ("recurrent", "hybrid"), after(stored, lambda w: w.cache.row_starts())),
@@ -109,7 +115,7 @@ CONSTRUCTED: dict[str, Callable[[], Any]] = {
 
 # What these take is in what they give, and goes with it where Python has no object for that; and states of a step are
 # written before what it gives is made.
-USED_UP = ("split", "merge", "take_snapshots", "conv", "gated_delta")
+USED_UP = ("split", "merge", "take_snapshots", "conv", "gated_delta", "ssd")
 
 
 def alone() -> Iterator[Call]:
@@ -180,6 +186,7 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.silu", lambda w: lambda: kv.ops.silu(w.x)),
     ("ops.sigmoid", lambda w: lambda: kv.ops.sigmoid(w.x)),
     ("ops.softplus", lambda w: lambda: kv.ops.softplus(w.x)),
+    ("ops.relu_squared", lambda w: lambda: kv.ops.relu_squared(w.x)),
     ("ops.softmax", lambda w: lambda: kv.ops.softmax(w.x)),
     ("ops.silu_mul", lambda w: lambda: kv.ops.silu_mul(w.x, w.y)),
     ("ops.gelu_mul", lambda w: lambda: kv.ops.gelu_mul(w.x, w.y)),
@@ -192,6 +199,7 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.attention", lambda w: lambda: kv.ops.attention(w.heads, w.keys, w.keys)),
     ("ops.causal_conv1d", lambda w: lambda: kv.ops.causal_conv1d(w.x, ones(8, 4))),
     ("ops.gated_delta", lambda w: lambda: kv.ops.gated_delta(w.heads, w.heads, w.heads, -ones(3, 2), ones(3, 2))),
+    ("ops.ssd", lambda w: lambda: kv.ops.ssd(w.heads, ones(3, 2), -ones(2), w.heads, w.heads, ones(2))),
     ("ops.concat", lambda w: lambda: kv.ops.concat([w.x, w.y])),
     ("ops.split", lambda w: lambda: kv.ops.split(w.x, [3, 5])),
     ("ops.argmax", lambda w: lambda: kv.ops.argmax(w.x)),

@@ -40,7 +40,7 @@ def one_by_one() -> None:
     kv.ops.layer_norm(x, one, None, 1e-5)
     kv.ops.softmax(x)
     kv.ops.l2_norm(x, 1e-5)
-    for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus):
+    for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus, kv.ops.relu_squared):
         unary(x)
     for binary in (kv.ops.mul, kv.ops.silu_mul, kv.ops.gelu_mul):
         binary(x, x)
@@ -50,6 +50,7 @@ def one_by_one() -> None:
 def recur() -> None:
     kv.ops.causal_conv1d(zeros(3, 20), zeros(20, 4))
     kv.ops.gated_delta(zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2), zeros(3, 2))
+    kv.ops.ssd(zeros(3, 2, 16), zeros(3, 2), zeros(2), zeros(3, 2, 16), zeros(3, 2, 16), zeros(2))
 
 
 def replay() -> None:

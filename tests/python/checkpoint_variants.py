@@ -79,6 +79,34 @@ def _none(c: Any) -> Raw:
     return {}
 
 
+_LINEAR_KINDS = ["linear_attention"] * 2
+
+
+def _mamba(c: Any) -> Raw:
+    return {
+        "ssm__conv_kernel": c.conv_width,
+        "ssm__state_size": c.mamba_state,
+        "ssm__group_count": c.mamba_groups,
+        "ssm__time_step_rank": c.mamba_heads,
+        "ssm__inner_size": c.mamba_inner,
+    }
+
+
+def _granite_hybrid(c: Any) -> Raw:
+    heads = [c.num_key_value_heads if kind == "full_attention" else 0 for kind in c.layer_types]
+    return {
+        **_mamba(c),
+        **_scales(c),
+        "attention__head_count_kv": heads,
+        "rope__scaling__finetuned": not c.still_layers,
+    }
+
+
+def _short_convolutions(c: Any) -> Raw:
+    heads = [c.num_key_value_heads if kind == "full_attention" else 0 for kind in c.layer_types]
+    return {"attention__head_count_kv": heads, "shortconv__l_cache": c.conv_width}
+
+
 VARIANTS: dict[str, Variant] = {
     "qwen3_moe-normed": Variant("qwen3_moe", {"rope_parameters": _YARN, "num_experts_per_tok": 3}),
     "qwen3_moe-of-all": Variant("qwen3_moe", {"norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": []}),
@@ -171,8 +199,124 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
+    "lfm2-plain": Variant("lfm2", {"conv_L_cache": 4, "num_key_value_heads": 1, "norm_eps": 1e-3}),
+    "lfm2-bias": Variant(
+        "lfm2",
+        {
+            "conv_bias": True,
+            "layer_types": None,
+            "full_attn_idxs": [0, 2],
+            "block_ff_dim": 60,
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.5,
+            "block_multiple_of": 16,
+        },
+    ),
+    "lfm2-tied": Variant("lfm2", {"tie_embedding": True, "conv_L_cache": 2, "rope_parameters": _YARN}),
+    "lfm2_moe-plain": Variant("lfm2_moe", {"num_experts_per_tok": 3, "conv_bias": True}),
+    "lfm2_moe-of-all": Variant("lfm2_moe", {"norm_topk_prob": False, "use_expert_bias": False, "num_dense_layers": 0}),
+    "lfm2_moe-tied": Variant(
+        "lfm2_moe", {"tie_word_embeddings": True, "layer_types": ["full_attention", "conv", "conv"], "num_experts": 5}
+    ),
+    "bamba-plain": Variant("bamba", {"mamba_n_groups": 1, "mamba_d_conv": 3, "num_key_value_heads": 1}),
+    "bamba-bias": Variant(
+        "bamba",
+        {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True},
+    ),
+    "bamba-tied": Variant(
+        "bamba",
+        {
+            "tie_word_embeddings": True,
+            "mamba_conv_bias": False,
+            "mamba_n_heads": 4,
+            "mamba_d_head": "auto",
+            "attn_layer_indices": [0, 2],
+            "rope_parameters": _YARN,
+        },
+    ),
+    "granitemoehybrid-still": Variant(
+        "granitemoehybrid", {"position_embedding_type": None, "mamba_n_groups": 1, "residual_multiplier": 1.0}
+    ),
+    "granitemoehybrid-dense": Variant(
+        "granitemoehybrid",
+        {"num_local_experts": 0, "mamba_proj_bias": True, "attention_bias": True},
+    ),
+    "granitemoehybrid-tied": Variant(
+        "granitemoehybrid",
+        {"tie_word_embeddings": True, "layer_types": ["full_attention", *_LINEAR_KINDS], "mamba_conv_bias": False},
+    ),
+    "falcon_h1-plain": Variant("falcon_h1", {"mamba_n_groups": 1, "ssm_in_multiplier": 1.3}),
+    "falcon_h1-bias": Variant(
+        "falcon_h1",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "mamba_norm_before_gate": False,
+            "attention_in_multiplier": 1.4,
+            "ssm_in_multiplier": 1.3,
+        },
+    ),
+    "falcon_h1-tied": Variant(
+        "falcon_h1",
+        {"tie_word_embeddings": True, "mamba_rms_norm": False, "mamba_d_ssm": 96, "mamba_d_head": 12},
+    ),
+    "nemotron_h-pattern": Variant(
+        "nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "M-*M-", "n_groups": 1}
+    ),
+    "nemotron_h-bias": Variant("nemotron_h", {"mlp_bias": True, "use_bias": True, "norm_topk_prob": False}),
+    "nemotron_h-experts": Variant(
+        "nemotron_h",
+        {"layers_block_type": ["moe", "full_attention", "moe"], "n_group": 1, "topk_group": 1, "head_dim": 16},
+    ),
 }
 GGUF: dict[str, Form] = {
+    "granitehybrid": Form(
+        "granitemoehybrid",
+        "granitehybrid",
+        {"intermediate_size": 16},
+        lambda c: {
+            **_granite_hybrid(c),
+            **_experts_alone(c),
+            "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
+        },
+    ),
+    "granitehybrid-dense": Form(
+        "granitemoehybrid",
+        "granitehybrid",
+        {
+            "num_local_experts": 0,
+            "shared_intermediate_size": 48,
+            "position_embedding_type": None,
+            "mamba_proj_bias": True,
+            "mamba_n_groups": 1,
+        },
+        _granite_hybrid,
+    ),
+    "falcon-h1": Form(
+        "falcon_h1",
+        "falcon-h1",
+        {
+            "mamba_norm_before_gate": False,
+            **{f"{name}_multiplier": 1.0 for name in ("embedding", "lm_head", "key", "attention_out", "ssm_out")},
+            "ssm_multipliers": [1.0] * 5,
+            "mlp_multipliers": [1.0] * 2,
+        },
+        _mamba,
+    ),
+    "lfm2": Form("lfm2", "lfm2", {}, _short_convolutions),
+    "lfm2moe": Form(
+        "lfm2_moe",
+        "lfm2moe",
+        {"routed_scaling_factor": 1.0, "tie_word_embeddings": True},
+        lambda c: {
+            **_short_convolutions(c),
+            **_experts(c),
+            "expert_gating_func": 2,
+            "leading_dense_block_count": c.expert_layers[0],
+        },
+    ),
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
     "llama/experts": Form("mixtral", "llama", {}, _experts_alone),

@@ -34,6 +34,7 @@ import kvtrie as kv
 from bounds import LOGITS_OF_SETTINGS, difference, note
 from rope_sweep import ropes
 from sweep_families import FAMILIES, Family
+from sweep_recurrent import RECURRENT_VALUES
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -53,6 +54,7 @@ _TYPES = [
     ["sliding_attention", "full_attention", "full_attention"],
     ["chunked_attention", "full_attention", "full_attention"],
     ["attention", "mamba", "attention"],
+    ["conv", "full_attention", "full_attention"],
     ["full_attention"],
 ]
 _ROPE = [
@@ -78,6 +80,7 @@ _ROPE = [
 
 # Values by key: of fields whose type says little, and of keys that transformers' code reads though no field has them.
 SPECIAL: dict[str, list[Any]] = {
+    **RECURRENT_VALUES,
     "architectures": [None, [], ["MistralForCausalLM"], ["LlamaForSequenceClassification"]],
     "model_type": [None, "mistral", "gemma2", "qwen3"],
     "hidden_act": ["gelu", "gelu_pytorch_tanh", "relu", "swish", "quick_gelu"],
@@ -349,7 +352,8 @@ def wanted(model: Any) -> Any:
     with torch.no_grad():
         whole = _logits(model(ids, use_cache=False))
         begun = model(ids[:, :-2], use_cache=True, return_dict=True)
-        last = [_logits(model(ids[:, i : i + 1], cache=begun.cache)) for i in (-2, TOKENS - 1)]
+        at = [torch.tensor([[i]]) for i in (TOKENS - 2, TOKENS - 1)]  # which Bamba would count from 0 again
+        last = [_logits(model(ids[:, i[0]], position_ids=i, cache=begun.cache)) for i in at]
     if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_SETTINGS.value:
         raise Contradicts("a decoded token has other logits than the same token in a whole text")
     return whole

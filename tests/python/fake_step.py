@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
 
 import kvtrie as kv
+from recurrent_reference import ssd_reference
 
 Float64 = npt.NDArray[np.float64]
 
@@ -145,6 +146,28 @@ class FakeStep:
                     state = np.exp(g[t, head]) * states[head]
                     states[head] = state + np.outer(beta[t, head] * (v[t, head] - state @ key), key)
                     out[t, head] = states[head] @ query
+        return out.astype(np.float32)
+
+    def ssd(
+        self,
+        layer: int,
+        x: Any,
+        dt: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        dt_min: float = 0.0,
+        dt_max: Optional[float] = None,
+    ) -> npt.NDArray[np.float32]:
+        """As csrc/ops/recurrent.h defines it, one row after another."""
+        x, dt, a, b, c, d = (np.asarray(part, np.float64) for part in (x, dt, a, b, c, d))
+        most = np.inf if dt_max is None else dt_max
+        out = np.empty_like(x)
+        for session, rows in self._parts():
+            state = session.delta.setdefault(layer, np.zeros((*x.shape[1:], b.shape[2])))
+            y, states = ssd_reference(x[rows], dt[rows], a, b[rows], c[rows], d, state, dt_min, most)
+            out[rows], session.delta[layer] = y, states[-1]
         return out.astype(np.float32)
 
     def _parts(self) -> Iterator[tuple[FakeSession, npt.NDArray[np.int64]]]:

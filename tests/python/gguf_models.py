@@ -16,7 +16,13 @@ import gguf
 import numpy as np
 
 FUSED = ("glm4",)  # architectures of which gate and up are one tensor
-PAIRED = ("llama", "smollm3", "granite", "granitemoe")  # architectures whose converters interleave rows of q and k
+PAIRED = (
+    "llama",
+    "smollm3",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+)  # architectures whose converters interleave rows of q and k
 _EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -62,6 +68,7 @@ def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     found = {}
     for name, values in (_fused(weights) if architecture in FUSED else _stacked(weights)).items():
+        values, name = _of_states(values, name, config), _theirs(name, architecture)
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert written is not None, f"{architecture}: the package has no name for {name}"
         paired = architecture in PAIRED and name.endswith(
@@ -69,6 +76,35 @@ def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict
         )
         found[written] = _interleaved(values, config.head_dim) if paired else values
     return found
+
+
+# Parts of names that the package knows by what some checkpoints call them.
+_OTHER = {
+    "lfm2": {"model.norm.": "model.embedding_norm."},
+    "lfm2moe": {
+        "model.norm.": "model.embedding_norm.",
+        ".mlp.gate.e_score_correction_bias": ".feed_forward.expert_bias.bias",
+    },
+    "granitehybrid": {".mlp.gate.weight": ".block_sparse_moe.router.layer.weight", ".dt_bias": ".dt_proj.bias"},
+    "falcon-h1": {".post_attention_layernorm.": ".pre_ff_layernorm.", ".dt_bias": ".dt_proj.bias"},
+}
+
+
+def _theirs(name: str, architecture: str) -> str:
+    for ours, theirs in _OTHER.get(architecture, {}).items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _of_states(values: Any, name: str, config: Any) -> Any:
+    """Tensors of layers with states as converters write them."""
+    if name.endswith((".conv.conv.weight", ".conv1d.weight")):
+        return values[:, 0, :]
+    if name.endswith(".mamba.A_log"):
+        return -np.exp(values)[:, None]
+    if name.endswith(".mamba.D"):
+        return values[:, None]
+    return values.reshape(config.mamba_groups, -1) if name.endswith(".mamba.norm.weight") else values
 
 
 def _fused(weights: Mapping[str, Any]) -> dict[str, Any]:

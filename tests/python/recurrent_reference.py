@@ -35,6 +35,21 @@ def delta_reference(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> tu
     return np.array(rows), np.array(states)
 
 
+def ssd_reference(
+    x: Any, dt: Any, a: Any, b: Any, c: Any, d: Any, state: Any, least: float = 0.0, most: float = np.inf
+) -> tuple[Doubles, Doubles]:
+    """(y, the state before each row and after the last) of Mamba-2's scan: one sequence, in float64."""
+    x, a, d = (np.asarray(part, np.float64) for part in (x, a, d))
+    step = np.clip(np.asarray(dt, np.float64), least, most)
+    b, c = (np.repeat(np.asarray(part, np.float64), x.shape[1] // part.shape[1], 1) for part in (b, c))
+    states, rows = [np.asarray(state, np.float64)], []
+    for t in range(len(x)):
+        put = (step[t][:, None] * x[t])[:, :, None] * b[t][:, None, :]
+        states.append(np.exp(step[t] * a)[:, None, None] * states[-1] + put)
+        rows.append(np.einsum("hpn,hn->hp", states[-1], c[t]) + d[:, None] * x[t])
+    return np.array(rows), np.array(states)
+
+
 class Rows:
     """Random rows of one layer, and its weight; slices are rows again."""
 

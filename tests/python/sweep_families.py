@@ -260,5 +260,110 @@ _CAUSAL = (
         },
     ),
 )
-FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL)}
-CAUSAL = tuple(family.name for family in _CAUSAL)
+_CONV = {
+    **{key: value for key, value in _SIZES.items() if key not in ("rms_norm_eps", "attention_bias")},
+    "norm_eps": 1e-6,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
+
+_MAMBA = {
+    **_SIZES,
+    "hidden_act": "silu",
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+}
+_MAMBA_KINDS = ["linear_attention", "full_attention", "linear_attention"]
+
+# Families that keep states: recurrent.py.
+_RECURRENT = (
+    Family("lfm2", "Lfm2Config", "Lfm2ForCausalLM", {**_CONV, "block_auto_adjust_ff_dim": False}),
+    Family(
+        "lfm2_moe",
+        "Lfm2MoeConfig",
+        "Lfm2MoeForCausalLM",
+        {
+            **_CONV,
+            **EXPERTS,
+            "num_dense_layers": 1,
+            "use_expert_bias": True,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    Family("bamba", "BambaConfig", "BambaForCausalLM", {**_MAMBA, "mlp_bias": False, "attn_layer_indices": [1]}),
+    Family(
+        "granitemoehybrid",
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_MAMBA,
+            **_SCALED,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 24,
+            "position_embedding_type": "rope",
+            "layer_types": _MAMBA_KINDS,
+        },
+    ),
+    Family(
+        "falcon_h1",
+        "FalconH1Config",
+        "FalconH1ForCausalLM",
+        {
+            **_MAMBA,
+            "mlp_bias": False,
+            "mamba_d_ssm": 64,
+            "mamba_rms_norm": True,
+            "projectors_bias": False,
+            "embedding_multiplier": 2.0,
+            "lm_head_multiplier": 0.5,
+            "key_multiplier": 0.7,
+            "attention_out_multiplier": 0.9,
+            "ssm_out_multiplier": 0.8,
+            "ssm_multipliers": [0.9, 0.8, 1.2, 1.1, 0.7],
+            "mlp_multipliers": [0.9, 0.6],
+        },
+    ),
+    Family(
+        "nemotron_h",
+        "NemotronHConfig",
+        "NemotronHForCausalLM",
+        {
+            **{
+                key: _SIZES[key]
+                for key in _SIZES
+                if key not in ("rms_norm_eps", "rope_parameters", "num_hidden_layers")
+            },
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+            "layer_norm_epsilon": 1e-6,
+            "mlp_hidden_act": "relu2",
+            "mlp_bias": False,
+            "use_bias": False,
+            "ssm_state_size": 16,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "conv_kernel": 4,
+            "use_conv_bias": True,
+            "chunk_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "moe_intermediate_size": 16,
+            "moe_shared_expert_intermediate_size": 24,
+        },
+    ),
+)
+FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL, *_RECURRENT)}
+CAUSAL = tuple(family.name for family in (*_CAUSAL, *_RECURRENT))

@@ -99,7 +99,11 @@ def test_gguf_files_are_the_same_model(name: str, tmp_path: Path) -> None:
     assert dataclasses.replace(model.config, bos_token_id=None, eos_token_ids=()) == dataclasses.replace(
         config, bos_token_id=None, eos_token_ids=()
     )
-    np.testing.assert_array_equal(logits(model), logits(kv.models.load(tmp_path_without(path), dtype="float32")))
+    stored = logits(kv.models.load(tmp_path_without(path), dtype="float32"))
+    if "ssm__state_size" in keys:  # of exp(A_log), whose logarithm is not A_log to the last bit
+        close(logits(model), stored, LOGITS)
+    else:
+        np.testing.assert_array_equal(logits(model), stored)
 
 
 def tmp_path_without(path: Path) -> Path:

@@ -239,7 +239,7 @@ def describe(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> list
         made.append({"layers": layers, "shape": (tail, conv, v_heads, v_dim, k_dim), "capacity": capacity, **rest})
 
     monkeypatch.setattr(kv.models.base, "CausalCache", causal)
-    monkeypatch.setattr(kv.models.families.qwen3_next, "RecurrentCache", recurrent)
+    monkeypatch.setattr(kv.models.states, "RecurrentCache", recurrent)
     kv.models.load(GOLDENS / name).caches(warm_up=False, **options)
     for entry in made:
         assert isinstance(entry.pop("device"), kv.Device)

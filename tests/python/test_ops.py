@@ -51,6 +51,7 @@ UNARY = {
     "silu": lambda x: x * sigmoid(x),
     "sigmoid": sigmoid,
     "softplus": lambda x: np.log1p(np.exp(np.asarray(x, np.float64))),
+    "relu_squared": lambda x: np.square(np.maximum(np.asarray(x, np.float64), 0)),
     "softmax": lambda x: (
         np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
     ),

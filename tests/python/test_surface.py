@@ -161,7 +161,7 @@ SURFACE = {
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
     "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
     kv.ops: "matmul matmul_gated pack pack_pair embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu "
-    "sigmoid softplus add mul softmax concat split attention argmax sample warm_up",
+    "sigmoid softplus relu_squared ssd add mul softmax concat split attention argmax sample warm_up",
     kv.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
     kv.Snapshot: "start end nbytes shared_nbytes tier",
@@ -170,7 +170,7 @@ SURFACE = {
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens kv kv_all close __enter__ __exit__",
-    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states "
+    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta ssd set_causal states "
     "put_states boundaries",
     kv.StepGraphs: "compute stats",
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",

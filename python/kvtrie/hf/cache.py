@@ -66,7 +66,7 @@ class Cache(Live):
         disk_bytes: Bytes = None,
         store: str | Store | None = None,
         policy: str = "lru",
-        checkpoint_every: int = 512,
+        checkpoint_every: int | None = None,
         ttl: float | None = None,
         keys: Keys = None,
     ) -> None:

@@ -33,6 +33,7 @@ from .reader import Raw
 from .rope_arguments import RopeArguments
 from .rope_config import rope_type_of
 from .settings import Account, Settings
+from .states import States, state_caches
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
 from .warm_up import warm_up, warm_up_first
@@ -184,7 +185,13 @@ class Model(Whole):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         """The layers that attend, one group for each cache."""
-        return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope_parameters(config), {})]
+        rope: RopeArguments = {"base": config.rope_theta, "scaling": config.rope_scaling}
+        return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope, {})]
+
+    @classmethod
+    def states(cls, config: ModelConfig) -> States:  # noqa: ARG003 (families look at it)
+        """What recurrent layers keep."""
+        return States()
 
     def embed(self, tokens: Array) -> Tensor:
         """tokens [rows] -> [rows, hidden]."""
@@ -233,13 +240,16 @@ class Model(Whole):
         *,
         window_capacity: int | None = None,
         memory: int | None = None,
+        slots: int | None = None,
         warm_up: bool = True,
         **options: Any,
     ) -> list[CausalCache | RecurrentCache]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
 
         ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
-        layers with a window keep, in tokens, the window itself if None. ``warm_up``: whether :meth:`warm_up` is called,
+        layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for
+        each session and each point that a later prompt may go on from; None: 64, and of small ones more, one for each
+        16 cells. ``warm_up``: whether :meth:`warm_up` is called,
         too, with ``wait=False``. Further ``options`` go to ``kv.CausalCache``.
         """
         flag(warm_up, "model.caches", "warm_up")
@@ -255,6 +265,7 @@ class Model(Whole):
             cells = window_capacity if window_capacity is not None and group.sees else capacity
             shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
             caches.append(CausalCache(*shape, dtype=dtype, **{**own, **options}))
+        caches += state_caches(self.states(config), slots, caches, options["device"])
         if warm_up:
             self.warm_up(None if options["device"] in ("host", "null") else dtype, wait=False)
         return caches
@@ -435,8 +446,3 @@ class Model(Whole):
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )
-
-
-def rope_parameters(config: ModelConfig) -> RopeArguments:
-    """The arguments of ``kv.ops.RopeTable`` (and of a cache that shifts) for this model."""
-    return {"base": config.rope_theta, "scaling": config.rope_scaling}

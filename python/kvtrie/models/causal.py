@@ -1,4 +1,4 @@
-"""Families all of whose layers attend, as data: which see a window, which rotate, what is multiplied by what.
+"""Families as data: which layers see a window, which rotate, what is multiplied by what.
 
 Concept. Such a family differs from others in a few choices: biases, norms and where they stand, the share of a head
 that rotates, windows, experts, multipliers. Each choice is a part here or in attention.py, decoder.py or moe.py; a
@@ -30,7 +30,7 @@ from .config import (
     refuse_quantised,
     text_part,
 )
-from .decoder import BEFORE, LayerPlan, MlpPart, MlpPlan, NormNames
+from .decoder import BEFORE, LayerPlan, MixerPlan, MlpPart, MlpPlan, NormNames
 from .experts_config import ExpertsConfig, Fields
 from .moe import ExpertsPlan
 from .reader import Raw, Reader
@@ -44,13 +44,15 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class CausalConfig(ExpertsConfig):
-    """``layer_types``: FULL or SLIDING, of each layer. ``sliding_window``: keys that a sliding layer sees, its own
+    """``layer_types``: FULL or SLIDING of each layer that attends, and other kinds in families that have some
+    (recurrent.py). ``sliding_window``: keys that a sliding layer sees, its own
     among them; 0: no layer slides. ``rotary_dims``: rotated numbers of each head. ``still_layers``: those that do not
     rotate. ``sliding_theta`` and ``sliding_scaling``: RoPE of sliding layers.
 
     ``attention_multiplier``: of scores; None: 1 / sqrt(head_dim). Other multipliers are of embeddings, of what mixers
     and MLPs add, and of logits. ``growth``: how much q grows with the position, see ``attention.Temperature``.
-    Of ``expert_groups`` ``kept_groups`` are looked at; ``routed_scale`` multiplies what routed experts give.
+    Of ``expert_groups`` ``kept_groups`` are looked at; ``routed_scale`` multiplies what routed experts give;
+    ``routed_bias``: whether they are chosen with a bias, in families that may have it either way.
     ``head_norms``: whether heads of q and k are normed, in families that may have it either way.
     """
 
@@ -69,6 +71,7 @@ class CausalConfig(ExpertsConfig):
     expert_groups: int = 1
     kept_groups: int = 1
     routed_scale: float = 1.0
+    routed_bias: bool = True
     head_norms: bool = True
 
 
@@ -89,12 +92,13 @@ class CausalModel(Model):
     norms: ClassVar[NormNames] = BEFORE
     shared: ClassVar[str] = "shared_expert"  # the tensors of an expert that every row goes through
     renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # parts of tensors' names in files, and what they are here
+    kind_of_config: ClassVar[type[CausalConfig]] = CausalConfig
 
     config: CausalConfig
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> CausalConfig:
-        raw = text_part(raw, where)
+        raw = cls.in_common_keys(text_part(raw, where), where)
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
         absent = {key: each for key, each in cls.defaults.items() if key != "head_dim" or key not in raw}
@@ -105,10 +109,16 @@ class CausalModel(Model):
         )
         own = cls.own_fields(raw, reader, where)
         kinds: Fields = {"layer_types": (FULL,) * fields["num_hidden_layers"], **own}
-        config = CausalConfig(**{**fields, **kinds, **_merged(ropes, min(fields["head_dim"], _MOST))})
+        merged = _merged(ropes, min(fields["head_dim"], _MOST))
+        config = cls.kind_of_config(**{**fields, **kinds, **merged})
         check(config, where)
         _check_rotation(config, where)
         return config
+
+    @classmethod
+    def in_common_keys(cls, raw: Raw, where: str) -> Raw:  # noqa: ARG003 (families look at it)
+        """The file's object with common settings under the keys that other families have for them."""
+        return raw
 
     @classmethod
     def read_ropes(cls, raw: Raw, where: str) -> dict[str, RopeFields]:
@@ -128,6 +138,10 @@ class CausalModel(Model):
         raise NotImplementedError
 
     @classmethod
+    def mixer(cls, config: CausalConfig, index: int) -> MixerPlan:
+        return cls.attention(config, index)
+
+    @classmethod
     def experts(cls, config: CausalConfig) -> ExpertsPlan:
         """Of each layer in ``config.expert_layers``."""
         c = config
@@ -145,13 +159,15 @@ class CausalModel(Model):
     def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
         assert isinstance(config, CausalConfig)
         mlp = cls.experts(config) if index in config.expert_layers else cls.mlp(config)
-        return LayerPlan(cls.attention(config, index), mlp, cls.norms, config.residual_multiplier)
+        return LayerPlan(cls.mixer(config, index), mlp, cls.norms, config.residual_multiplier)
 
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, CausalConfig)
         groups: dict[tuple[str, bool], list[int]] = {}
         for index, kind in enumerate(config.layer_types):
+            if kind not in (FULL, SLIDING):
+                continue
             groups.setdefault((kind, index not in config.still_layers), []).append(index)
         return [
             AttentionGroup(

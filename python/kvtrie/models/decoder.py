@@ -94,17 +94,19 @@ SANDWICH = NormNames(
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one layer has. ``residual``: what mixer and MLP give is multiplied by it before it is added."""
+    """What one layer has; None: not that. ``residual``: what mixer and MLP give is multiplied by it before it is
+    added."""
 
-    mixer: MixerPlan
-    mlp: MlpPart
+    mixer: MixerPlan | None
+    mlp: MlpPart | None
     norms: NormNames = BEFORE
     residual: float = 1.0
 
     def shapes(self, config: ModelConfig) -> Shapes:
         """Every tensor of the layer, named below ``model.layers.N.``."""
         norms = {f"{name}.weight": (config.hidden_size,) for name in self.norms if name is not None}
-        return {**norms, **self.mixer.shapes(config), **self.mlp.shapes(config)}
+        parts = [part.shapes(config) for part in (self.mixer, self.mlp) if part is not None]
+        return {**norms, **{name: shape for part in parts for name, shape in part.items()}}
 
 
 class DecoderLayer:
@@ -118,10 +120,10 @@ class DecoderLayer:
             return Norm(weight, site.config.rms_norm_eps, site.norm_offset)
 
         self.input_norm: Norm | None = norm(plan.norms.mixer_in)
-        self.mixer: Mixer = plan.mixer.build(site)
+        self.mixer: Mixer | None = None if plan.mixer is None else plan.mixer.build(site)
         self.mixed_norm: Norm | None = norm(plan.norms.mixer_out)
         self.mlp_norm: Norm | None = norm(plan.norms.mlp_in)
-        self.mlp: MlpLayer = plan.mlp.build(site)
+        self.mlp: MlpLayer | None = None if plan.mlp is None else plan.mlp.build(site)
         self.out_norm: Norm | None = norm(plan.norms.mlp_out)
         width = site.config.hidden_size
         self.residual: Tensor | None = (
@@ -129,16 +131,22 @@ class DecoderLayer:
         )
 
     def __call__(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
-        h = x if self.input_norm is None else self.input_norm(x)
-        if self.mixed_norm is None and self.residual is None:
-            x = self.mixer(step, h, positions, take, x)
-        else:
-            mixed = self.mixer(step, h, positions, take, None)
-            x = self._added(x if take is None else take.take(x), mixed, self.mixed_norm)
+        x = self._mixed(step, x, positions, take)
+        if self.mlp is None:
+            return x
         h = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.out_norm is None and self.residual is None:
             return self.mlp(h, x)
         return self._added(x, self.mlp(h), self.out_norm)
+
+    def _mixed(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
+        if self.mixer is None:
+            return x if take is None else take.take(x)
+        h = x if self.input_norm is None else self.input_norm(x)
+        if self.mixed_norm is None and self.residual is None:
+            return self.mixer(step, h, positions, take, x)
+        mixed = self.mixer(step, h, positions, take, None)
+        return self._added(x if take is None else take.take(x), mixed, self.mixed_norm)
 
     def _added(self, x: Tensor, part: Tensor, norm: Norm | None) -> Tensor:
         part = part if norm is None else norm(part)
@@ -153,6 +161,36 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, *self._arguments)
+
+
+@dataclass(frozen=True)
+class PlainMlpPlan:
+    """An MLP without a gate: ReLU squared between two matrices. ``inner``: its width."""
+
+    inner: int
+    bias: bool = False
+    prefix: str = "mlp"
+
+    def shapes(self, config: ModelConfig) -> Shapes:
+        shapes: Shapes = {
+            f"{self.prefix}.up_proj.weight": (self.inner, config.hidden_size),
+            f"{self.prefix}.down_proj.weight": (config.hidden_size, self.inner),
+        }
+        return {**shapes, **biases(shapes, tuple(f"{self.prefix}.{name}_proj" for name in ("up", "down")), self.bias)}
+
+    def build(self, site: Site) -> MlpLayer:
+        return PlainMlp(site.weights, f"{site.prefix}.{self.prefix}", self.bias)
+
+
+class PlainMlp:
+    """down(max(up(h), 0)^2), with the residual x added. h, x [rows, hidden]. ``prefix``: of the tensors' names."""
+
+    def __init__(self, weights: WeightTable, prefix: str, bias: bool = False) -> None:
+        self.up: Linear = weights.linear(f"{prefix}.up_proj", bias)
+        self.down: Linear = weights.linear(f"{prefix}.down_proj", bias)
+
+    def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
+        return self.down(ops.relu_squared(self.up(h)), x)
 
 
 def biases(shapes: Shapes, names: tuple[str, ...], present: bool = True) -> Shapes:

@@ -12,19 +12,22 @@ from .weights import WeightSource
 
 def split_gate_up(sources: Mapping[str, WeightSource], config: ModelConfig) -> dict[str, WeightSource]:
     """``mlp.gate_up_proj`` of each layer as ``gate_proj`` and ``up_proj``, of ``intermediate_size`` rows each."""
-    return _split(sources, "mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"), [config.intermediate_size] * 2)
+    return split_matrices(sources, "mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"), [config.intermediate_size] * 2)
 
 
 def split_qkv(sources: Mapping[str, WeightSource], config: ModelConfig) -> dict[str, WeightSource]:
     """``self_attn.qkv_proj`` of each layer as ``q_proj``, ``k_proj`` and ``v_proj``."""
     names = tuple(f"self_attn.{name}_proj" for name in "qkv")
-    return _split(sources, "self_attn.qkv_proj", names, AttentionPlan.widths(config))
+    return split_matrices(sources, "self_attn.qkv_proj", names, AttentionPlan.widths(config))
 
 
-def _split(
+def split_matrices(
     sources: Mapping[str, WeightSource], fused: str, names: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, WeightSource]:
-    """Raises ``kv.FormatError`` for a matrix that has not as many rows as ``sizes`` together."""
+    """The matrix ``fused`` of each layer as those of ``names``, of ``sizes`` rows.
+
+    Raises ``kv.FormatError`` for a matrix that has not as many rows as all of them.
+    """
     found: dict[str, WeightSource] = {}
     for name, source in sources.items():
         if not name.endswith(f"{fused}.weight"):

@@ -29,7 +29,7 @@ from .. import ops
 from .._core import Device, Tensor
 from ..errors import FormatError
 from .config import ModelConfig
-from .decoder import GatedMlp, MlpLayer, Shapes, Site, mlp_shapes
+from .decoder import GatedMlp, MlpLayer, PlainMlp, PlainMlpPlan, Shapes, Site, mlp_shapes
 from .linear import Gated, Linear
 from .weight_table import WeightTable
 from .weights import Array, WeightSource
@@ -39,10 +39,11 @@ ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replay
 
 class Ranking(NamedTuple):
     """The best are those whose share and bias add up to most, see ``kv.ops.route``. ``bias``: the name of its tensor,
-    of ``shape``. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied by it.
+    of ``shape``; None: it is zero. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied
+    by it.
     """
 
-    bias: str
+    bias: str | None
     shape: tuple[int, ...]
     groups: int = 1
     kept: int = 1
@@ -57,7 +58,8 @@ class ExpertsPlan:
     multiplied by that of its score, with a ``ranking`` its output; "softmax", its output is by its share of all;
     "normed", by its share among the k; "sigmoid_normed", by its sigmoid's share of theirs. ``shared_gate``: whether the
     shared expert is weighted by the sigmoid of a gate. ``router`` and ``shared``: the names of their tensors.
-    ``ranking``: how the k are chosen, if not by their scores alone.
+    ``ranking``: how the k are chosen, if not by their scores alone. ``gated``: False for MLPs without gates, of which
+    the shared one may have biases (``shared_bias``).
     """
 
     experts: int
@@ -70,6 +72,8 @@ class ExpertsPlan:
     shared: str = "shared_expert"
     prefix: str = "mlp"
     ranking: Ranking | None = None
+    gated: bool = True
+    shared_bias: bool = False
 
     @property
     def scales_input(self) -> bool:
@@ -79,20 +83,29 @@ class ExpertsPlan:
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, prefix = config.hidden_size, self.prefix
         shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
-        if self.ranking is not None:
+        if self.ranking is not None and self.ranking.bias is not None:
             shapes[f"{prefix}.{self.ranking.bias}"] = self.ranking.shape
         if self.shared_gate:
             shapes[f"{prefix}.{self.shared}_gate.weight"] = (1, hidden)
-        if self.shared_inner:
+        if self.shared_inner and self.gated:
             shapes.update(mlp_shapes(f"{prefix}.{self.shared}", hidden, self.shared_inner))
+        elif self.shared_inner:
+            shapes.update(self.plain_shared.shapes(config))
         return {**shapes, **self.routed_shapes(config, f"{prefix}.experts")}
 
     def routed_shapes(self, config: ModelConfig, prefix: str) -> Shapes:
         """The routed experts' matrices, below ``prefix``."""
         shapes: Shapes = {}
         for index in range(self.experts):
-            shapes.update(mlp_shapes(f"{prefix}.{index}", config.hidden_size, self.inner))
+            name = f"{prefix}.{index}"
+            plain = PlainMlpPlan(self.inner, prefix=name)
+            shapes.update(mlp_shapes(name, config.hidden_size, self.inner) if self.gated else plain.shapes(config))
         return shapes
+
+    @property
+    def plain_shared(self) -> PlainMlpPlan:
+        """The shared expert, where MLPs have no gates."""
+        return PlainMlpPlan(self.shared_inner, self.shared_bias, f"{self.prefix}.{self.shared}")
 
     def separate(
         self, sources: Mapping[str, WeightSource], config: ModelConfig, layers: Sequence[int], *, transposed: bool
@@ -118,15 +131,25 @@ class SparseMlp:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
         self.router: Linear = weights.linear(f"{prefix}.{plan.router}", quantise=False)
-        self.experts: Experts = Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
+        self.experts: Experts = (
+            Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
+            if plan.gated
+            else PlainExperts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
+        )
         self.bias: Tensor | None = None
         self.scale: Tensor | None = None
         if plan.ranking is not None:
-            self.bias = weights.vector(f"{prefix}.{plan.ranking.bias}", lambda values: values.reshape(-1))
+            self.bias = (
+                weights.constant(np.zeros(plan.experts))
+                if plan.ranking.bias is None
+                else weights.vector(f"{prefix}.{plan.ranking.bias}", lambda values: values.reshape(-1))
+            )
             if plan.ranking.scale != 1.0:
                 self.scale = weights.constant(np.full(plan.k, plan.ranking.scale))
         shared = f"{prefix}.{plan.shared}"
-        self.shared: GatedMlp | None = GatedMlp(weights, shared) if plan.shared_inner else None
+        self.shared: MlpLayer | None = None
+        if plan.shared_inner:
+            self.shared = GatedMlp(weights, shared) if plan.gated else plan.plain_shared.build(site)
         gate = f"{shared}_gate"
         self.shared_gate: Linear | None = weights.linear(gate, quantise=False) if plan.shared_gate else None
 
@@ -162,12 +185,15 @@ class Experts:
     def __init__(self, weights: WeightTable, prefix: str, count: int, scales_input: bool) -> None:
         self._scales_input = scales_input
         self._sets: ExpertSets | None = None
-        self._experts: list[GatedMlp] = []
+        self._experts: list[MlpLayer] = []
         self._count = count
-        for index in range(count):
+        self._take(weights, prefix)
+
+    def _take(self, weights: WeightTable, prefix: str) -> None:
+        for index in range(self._count):
             expert = GatedMlp(weights, f"{prefix}.{index}")
             if index == 0:
-                self._sets = ExpertSets.like(expert, count, weights.device)
+                self._sets = ExpertSets.like(expert, self._count, weights.device)
             if self._sets is not None and not self._sets.put(index, expert):
                 self._sets = None
             self._experts.append(expert)
@@ -194,6 +220,13 @@ class Experts:
         ends = [*begins[1:], len(experts)]
         parts = [self._experts[e](h[int(begin) : int(end)]) for e, begin, end in zip(used, begins, ends)]
         return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
+
+
+class PlainExperts(Experts):
+    """Experts that are MLPs without gates: the choice is read back however few rows there are."""
+
+    def _take(self, weights: WeightTable, prefix: str) -> None:
+        self._experts = [PlainMlp(weights, f"{prefix}.{index}") for index in range(self._count)]
 
 
 @functools.lru_cache

@@ -50,6 +50,19 @@ class StepLike(Protocol):
 
     def gated_delta(self, layer: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor: ...
 
+    def ssd(
+        self,
+        layer: int,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor,
+        dt_min: float = 0.0,
+        dt_max: float | None = None,
+    ) -> Tensor: ...
+
 
 class Rows:
     """The rows of a step that matter after the last attention: all of them, or each session's last one."""

@@ -55,6 +55,9 @@ class DryStep:
     def gated_delta(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:  # noqa: ARG002
         return v
 
+    def ssd(self, layer: int, x: Tensor, *_: object) -> Tensor:  # noqa: ARG002
+        return x
+
     def _zeros(self, *shape: int) -> Tensor:
         return tensor(np.zeros(shape, np.float32), device=self._device)
 

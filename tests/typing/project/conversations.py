@@ -142,6 +142,7 @@ def use_step(step: kv.Step, x: npt.NDArray[np.float32], tensor: kv.Tensor) -> No
     step.set_causal([0, 1])
     assert_type(step.conv(2, x, x), kv.Tensor)
     assert_type(step.gated_delta(2, x, x, x, x, x), kv.Tensor)
+    assert_type(step.ssd(2, x, x, x, x, x, x, dt_max=0.5), kv.Tensor)
     conv, delta = step.states(2)
     step.put_states(2, conv, delta)
     assert_type(step.boundaries(), list[list[int]])

@@ -67,7 +67,7 @@ def rows(x: Floats, logits: kv.Tensor) -> list[kv.Tensor]:
     made += [ops.argmax(logits), ops.sample(logits, 0.7, [4, 5], 0.9, seed=1, min_p=0.1, edits=None)]
     out, state = ops.causal_conv1d(x, x, states=None, row_starts=[0, 1], boundaries=[[1]])
     assert_type(state, kv.Tensor | None)
-    return [*made, out, *ops.gated_delta(x, x, x, x, x)]
+    return [*made, out, *ops.gated_delta(x, x, x, x, x), *ops.ssd(x, x, x, x, x, x)]
 
 
 def warm_up() -> int:

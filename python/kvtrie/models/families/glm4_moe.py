@@ -50,7 +50,7 @@ class Dots1(CausalModel):
         inner = reader.within("moe_intermediate_size", 1, _MOST, 1408)
         return {
             "num_experts": count,
-            **_choice(reader, count, silent.get("num_experts_per_tok"), where),
+            **group_choice(reader, count, silent.get("num_experts_per_tok"), where),
             "moe_intermediate_size": inner,
             "shared_expert_intermediate_size": inner
             * reader.within("n_shared_experts", 1, 2**10, silent.get("n_shared_experts")),
@@ -114,7 +114,7 @@ class Glm4Moe(Dots1):
         return {name: source for name, source in found.items() if not name.startswith(prefixes)}
 
 
-def _choice(reader: Reader, count: int, silent: int | None, where: str) -> Fields:
+def group_choice(reader: Reader, count: int, silent: int | None, where: str) -> Fields:
     """How many of ``count`` experts a token goes through, and of which groups. ``silent``: where the file has none."""
     groups, kept = reader.integer("n_group", 1), reader.integer("topk_group", 1)
     chosen = reader.integer("num_experts_per_tok", silent)

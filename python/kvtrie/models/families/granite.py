@@ -21,13 +21,13 @@ from ..settings import Settings, read
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
-_MULTIPLIERS: Settings = {
+MULTIPLIERS: Settings = {
     "embedding_multiplier": read("embeddings are multiplied by it"),
     "attention_multiplier": read("scores are multiplied by it; null: by 1 / sqrt(head_dim)"),
     "residual_multiplier": read("what attention and MLPs add is multiplied by it"),
     "logits_scaling": read("logits are divided by it"),
 }
-_GGUF: Settings = {
+SCALES_OF_GGUF: Settings = {
     ".embedding_scale": read("embeddings are multiplied by it; 0: they are not"),
     ".attention.scale": read("scores are multiplied by it; 0: by 1 / sqrt of a head's size"),
     ".residual_scale": read("what attention and MLPs add is multiplied by it; 0: it is not"),
@@ -35,7 +35,7 @@ _GGUF: Settings = {
 }
 
 
-def _scales(d: Description) -> Fields:
+def scales_from_gguf(d: Description) -> Fields:
     def scale(key: str, otherwise: float) -> float:
         value = d.keys.number(key, 0.0)
         if value < 0:
@@ -51,12 +51,12 @@ def _scales(d: Description) -> Fields:
 
 
 def _dense(d: Description) -> dict[str, object]:
-    scales = _scales(d)
+    scales = scales_from_gguf(d)
     return {**d.dense(scales["attention_multiplier"] ** -2), **scales}
 
 
 def _sparse(d: Description) -> dict[str, object]:
-    scales, (_, count) = _scales(d), sparse_layers(d)
+    scales, (_, count) = scales_from_gguf(d), sparse_layers(d)
     return {
         **d.attending(scales["attention_multiplier"] ** -2),
         **scales,
@@ -67,27 +67,31 @@ def _sparse(d: Description) -> dict[str, object]:
 
 
 def _form(reads: Callable[[Description], dict[str, object]], settings: Settings) -> GgufForm:
-    return GgufForm(reads, LEAVES, {**settings, **_GGUF}, pairs=True)
+    return GgufForm(reads, LEAVES, {**settings, **SCALES_OF_GGUF}, pairs=True)
+
+
+def multipliers(reader: Reader) -> Fields:
+    return {
+        "embedding_multiplier": reader.number("embedding_multiplier", 1.0),
+        "attention_multiplier": None
+        if reader.null("attention_multiplier")
+        else reader.number("attention_multiplier", 1.0),
+        "residual_multiplier": reader.number("residual_multiplier", 1.0),
+        "logits_multiplier": 1.0 / reader.positive("logits_scaling", 1.0),
+    }
 
 
 class Granite(CausalModel):
     family = "granite"
     architectures = ("GraniteForCausalLM",)
-    settings = {**COMMON, **WINDOWLESS, **_MULTIPLIERS, "mlp_bias": read("whether the MLPs have biases")}  # noqa: RUF012 (a ClassVar of Model's)
+    settings = {**COMMON, **WINDOWLESS, **MULTIPLIERS, "mlp_bias": read("whether the MLPs have biases")}  # noqa: RUF012 (a ClassVar of Model's)
     gguf = {"granite": _form(_dense, gguf_settings.DENSE)}  # noqa: RUF012 (the same)
     fixed = {}  # noqa: RUF012 (the same)
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         no_windows(raw, reader, where)
-        return {
-            "embedding_multiplier": reader.number("embedding_multiplier", 1.0),
-            "attention_multiplier": None
-            if reader.null("attention_multiplier")
-            else reader.number("attention_multiplier", 1.0),
-            "residual_multiplier": reader.number("residual_multiplier", 1.0),
-            "logits_multiplier": 1.0 / reader.positive("logits_scaling", 1.0),
-        }
+        return multipliers(reader)
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
@@ -100,7 +104,7 @@ class GraniteMoe(Granite):
     settings = {  # noqa: RUF012 (a ClassVar of Model's)
         **COMMON,
         **WINDOWLESS,
-        **_MULTIPLIERS,
+        **MULTIPLIERS,
         **not_read("mlp_bias"),
         "num_local_experts": SIZE,
         "num_experts_per_tok": CHOSEN,

@@ -7,9 +7,8 @@ Face configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ..._core import CausalCache, RecurrentCache
 from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
@@ -42,6 +41,7 @@ from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
 from ..rope_config import read_rope
 from ..settings import Settings, neutral, read
+from ..states import States
 from ..stored import FURTHER
 from ..weights import WeightSource
 
@@ -204,22 +204,12 @@ class Qwen3Next(Model):
         layers = config.layers(FULL)
         return [AttentionGroup(layers, rope, {})] if layers else []
 
-    def caches(
-        self, capacity: int = 8192, dtype: str = "float16", *, slots: int = 64, **options: Any
-    ) -> list[CausalCache | RecurrentCache]:
-        """As :meth:`Model.caches`, and one cache of recurrent states (float32) with ``slots`` of them.
-
-        A session holds one slot, and so does each point in the tree that a later prompt may go on from.
-        """
-        caches = super().caches(capacity, dtype, **options)
-        c = self.config
-        layers = c.layers(LINEAR)
-        if layers:
-            conv = (c.linear_conv_kernel_dim - 1, c.conv_width)
-            delta = (c.linear_num_value_heads, c.linear_value_head_dim, c.linear_key_head_dim)
-            device = options.get("device", self.device)
-            caches.append(RecurrentCache(list(layers), *conv, *delta, slots, dtype="float32", device=device))
-        return caches
+    @classmethod
+    def states(cls, config: ModelConfig) -> States:
+        assert isinstance(config, HybridConfig)
+        c = config
+        heads = (c.linear_num_value_heads, c.linear_value_head_dim, c.linear_key_head_dim)
+        return States(c.layers(LINEAR), c.linear_conv_kernel_dim - 1, c.conv_width, *heads)
 
 
 def _experts(c: HybridConfig) -> ExpertsPlan:

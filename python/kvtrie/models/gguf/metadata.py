@@ -67,8 +67,17 @@ class Description:
         return found
 
     def groups(self) -> int:
-        """Heads of k and v, each of which as many heads of q share."""
-        found = self.per_block(".attention.head_count_kv", 1, self.heads, self.heads)
+        """Heads of k and v, each of which as many heads of q share; of the blocks that attend, where others have 0."""
+        key = ".attention.head_count_kv"
+        if self.keys.is_list(key):
+            counts = {int(each) for each in self.keys.numbers(key, self.keys.integer(".block_count"))} - {0}
+            if len(counts) > 1:
+                raise self.keys.error(key, sorted(counts), "the same number in each block that attends, 0 in others")
+            found = counts.pop() if counts else self.heads
+            if not 1 <= found <= self.heads:
+                raise self.keys.error(key, found, f"1 to {self.heads}")
+        else:
+            found = self.keys.integer(key, 1, self.heads, self.heads)
         if self.heads % found:
             raise self.keys.error(
                 ".attention.head_count_kv", found, f"a divisor of attention.head_count ({self.heads})"
@@ -112,6 +121,13 @@ class Description:
         }
         scaling = rope_scaling(self, theta)
         return raw if scaling is None else {**raw, "rope_scaling": scaling}
+
+    def attends(self) -> list[bool]:
+        """Of each layer, by its heads of k and v."""
+        key = ".attention.head_count_kv"
+        if not self.keys.is_list(key):
+            return [True] * self.layers
+        return [each > 0 for each in self.keys.numbers(key, self.keys.integer(".block_count"))[: self.layers]]
 
     def attending(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
         """The same of a model all of whose layers attend, and rotate whole heads."""

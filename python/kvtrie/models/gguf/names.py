@@ -3,7 +3,8 @@
 - Arch ``llama`` rotates neighbouring numbers of a head, checkpoints rotate its halves: rows of q and k are taken back
   from [head, pair, half] to [head, half, pair]. The other architectures rotate halves in both.
 - Norms that multiply by (1 + weight) are stored with the one. Taking it off and adding it again is exact from 0.5 on.
-- ``ssm_a`` is -exp(A_log), and the convolution has lost its axis of length one.
+- ``ssm_a`` is -exp(A_log), and convolutions have lost their axis of length one; of Mamba-2 ``ssm_a`` and ``ssm_d`` have
+  one more, and the norm has its groups one below the other.
 - ``qwen35`` has value heads round robin over the key heads, checkpoints have them grouped by key head. ``qwen3next``
   has them grouped, but q, k, v and z of all heads one after the other where checkpoints go key head by key head.
 - Experts are one tensor for all; q, k and v of a layer may be one tensor, too, and so may gate and up.
@@ -24,6 +25,7 @@ from ..config import ModelConfig
 from ..delta import HybridConfig, rows_by_part
 from ..experts_config import ExpertsConfig
 from ..gguf_form import GgufForm
+from ..recurrent import RecurrentConfig
 from ..weights import Array, WeightSource
 from .reader import GgufFile, Tensor
 from .weights import changed, joined, moved, reordered, rows_of, source
@@ -46,6 +48,7 @@ _COMMON = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_CONVOLUTIONS = ("linear_attn.conv1d.weight", "conv.conv.weight", "mamba.conv1d.weight")
 _HALVES = ("mlp.gate_proj", "mlp.up_proj")  # of one tensor, in files without ffn_gate
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 
@@ -74,7 +77,7 @@ class _Search:
     def find(self, name: str, shape: tuple[int, ...]) -> WeightSource:
         """The source of a checkpoint's tensor."""
         if name in _TOP:
-            return self._undone(name, shape, self._top(name, shape))
+            return self._undone(name, shape, self._whole(self._leaves.get(name) or _TOP[name], shape))
         _, _, block, leaf = name.split(".", 3)
         return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
 
@@ -86,9 +89,6 @@ class _Search:
         if extra:
             names = ", ".join(extra[:4]) + (", ..." if len(extra) > 4 else "")
             raise self._error(f"{len(extra)} tensors the model has no use for: {names}")
-
-    def _top(self, name: str, shape: tuple[int, ...]) -> WeightSource:
-        return self._whole(_TOP[name], shape)
 
     def _in_block(self, block: str, leaf: str, shape: tuple[int, ...]) -> WeightSource:
         expert = _EXPERT.fullmatch(leaf)
@@ -103,8 +103,14 @@ class _Search:
         if base in _HALVES and self._has_both(block, kind, shape[0]):
             whole = self._whole(f"{block}.ffn_up.{kind}", (2 * shape[0], *shape[1:]))
             return rows_of(whole, f"{block}.{written}", _HALVES.index(base) * shape[0], shape)
-        if leaf == "linear_attn.conv1d.weight":
+        if leaf in _CONVOLUTIONS:
             return self._whole(f"{block}.{written}", (shape[0], shape[2]))
+        if leaf in ("mamba.A_log", "mamba.D"):
+            return self._whole(f"{block}.{written}", (*shape, 1))
+        if leaf == "mamba.norm.weight":
+            assert isinstance(self._config, RecurrentConfig)
+            groups = self._config.mamba_groups
+            return self._whole(f"{block}.{written}", (groups, shape[0] // groups))
         if leaf == "mlp.shared_expert_gate.weight" and len(self._tensor(f"{block}.{written}").shape) == 1:
             return self._whole(f"{block}.{written}", shape[1:])
         return self._whole(f"{block}.{written}", shape)
@@ -163,8 +169,8 @@ class _Search:
         if leaf.startswith("linear_attn."):
             assert isinstance(c, HybridConfig)
             found = _grouped(found, leaf, c) if form.round_robin else found
-            if leaf == "linear_attn.A_log":
-                return changed(found, shape, lambda values: self._logarithm(found.name, values))
+        if leaf in ("linear_attn.A_log", "mamba.A_log"):
+            return changed(found, shape, lambda values: self._logarithm(found.name, values))
         return found if found.shape == shape else moved(found, shape, lambda values: values)
 
     def _logarithm(self, name: str, values: Array) -> Array:
