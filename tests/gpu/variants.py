@@ -127,7 +127,10 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms in made]  # fmt: skip
 
 
-_OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")
+_OPERATIONS = (
+    *("silu", "sigmoid", "softplus", "clamp_scaled", "add", "mul"),
+    *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
+)
 
 
 def _small() -> list[Variant]:

@@ -180,6 +180,7 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.silu", lambda w: lambda: kv.ops.silu(w.x)),
     ("ops.sigmoid", lambda w: lambda: kv.ops.sigmoid(w.x)),
     ("ops.softplus", lambda w: lambda: kv.ops.softplus(w.x)),
+    ("ops.clamp", lambda w: lambda: kv.ops.clamp(w.x, -1.0, 1.0, 2.0, 0.5)),
     ("ops.softmax", lambda w: lambda: kv.ops.softmax(w.x)),
     ("ops.silu_mul", lambda w: lambda: kv.ops.silu_mul(w.x, w.y)),
     ("ops.gelu_mul", lambda w: lambda: kv.ops.gelu_mul(w.x, w.y)),

@@ -75,6 +75,16 @@ def _shared(c: Any) -> Raw:
     return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
 
+def _yarn(c: Any) -> Raw:
+    scaling = c.rope_scaling
+    return {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": scaling["factor"],
+        "rope__scaling__original_context_length": scaling["original_max_position_embeddings"],
+        "rope__scaling__yarn_beta_fast": scaling["beta_fast"],
+    }
+
+
 def _none(c: Any) -> Raw:
     return {}
 
@@ -168,11 +178,30 @@ VARIANTS: dict[str, Variant] = {
     "minimax_m2-plain": Variant("minimax_m2", {"num_experts_per_tok": 4}),
     "minimax_m2-whole": Variant("minimax_m2", {"partial_rotary_factor": 1.0, "num_key_value_heads": 1}),
     "minimax_m2-tied": Variant("minimax_m2", {"tie_word_embeddings": True, "head_dim": 16}),
+    "gpt_oss-yarn": Variant(
+        "gpt_oss",
+        {
+            "rope_parameters": {**_YARN, "beta_fast": 8.0, "truncate": False},
+            "swiglu_limit": 0.3,
+            "num_key_value_heads": 1,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    "gpt_oss-unbiased": Variant("gpt_oss", {"attention_bias": False, "swiglu_alpha": 0.7, "sliding_window": 5}),
+    "gpt_oss-tied": Variant(
+        "gpt_oss", {"tie_word_embeddings": True, "layer_types": None, "head_dim": 16, "num_local_experts": 6}
+    ),
     "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
 }
 GGUF: dict[str, Form] = {
+    "gpt-oss": Form(
+        "gpt_oss",
+        "gpt-oss",
+        {"rope_parameters": {**_YARN, "beta_fast": 8.0}},
+        lambda c: {**_experts(c), "attention__sliding_window": c.sliding_window, **_yarn(c)},
+    ),
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
     "llama/experts": Form("mixtral", "llama", {}, _experts_alone),

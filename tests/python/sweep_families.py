@@ -243,6 +243,21 @@ _CAUSAL = (
         {**_SIZES, "hidden_act": "silu", "num_local_experts": 6, "num_experts_per_tok": 2, "rotary_dim": 4},
     ),
     Family(
+        "gpt_oss",
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {
+            **_SIZES,
+            "hidden_act": "silu",
+            "attention_bias": True,
+            "intermediate_size": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": _MIXED,
+            "sliding_window": 16,
+        },
+    ),
+    Family(
         "ernie4_5_moe",
         "Ernie4_5_MoeConfig",
         "Ernie4_5_MoeForCausalLM",

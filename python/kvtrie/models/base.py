@@ -73,6 +73,7 @@ class Model(Whole):
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
     shifts: ClassVar[bool] = True  # whether stored keys can be rotated on, which norms behind a rotation do not allow
+    packed: ClassVar[tuple[str, ...]] = ()  # methods of ``quantization_config`` whose weights it reads
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig

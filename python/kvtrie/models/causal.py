@@ -95,7 +95,7 @@ class CausalModel(Model):
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> CausalConfig:
         raw = text_part(raw, where)
-        refuse_quantised(raw, where)
+        refuse_quantised(raw, where, cls.packed)
         refuse_activation(raw, where)
         absent = {key: each for key, each in cls.defaults.items() if key != "head_dim" or key not in raw}
         reader = Reader(raw, where, absent)  # a head_dim of null is hidden_size / num_attention_heads
@@ -169,12 +169,14 @@ class CausalModel(Model):
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-        """Experts may also be stored as one tensor for all."""
         assert isinstance(config, CausalConfig)
         found = {cls._name(name): source for name, source in super().adapt(config, sources).items()}
-        if not config.expert_layers:
-            return found
-        return cls.experts(config).separate(found, config, config.expert_layers, transposed=False)
+        return cls.separate_experts(config, found) if config.expert_layers else found
+
+    @classmethod
+    def separate_experts(cls, config: CausalConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+        """``sources`` with one tensor for each expert, which may also be stored as one for all."""
+        return cls.experts(config).separate(sources, config, config.expert_layers, transposed=False)
 
     @classmethod
     def _name(cls, name: str) -> str:

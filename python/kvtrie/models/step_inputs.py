@@ -44,6 +44,8 @@ class StepLike(Protocol):
         eps: float = 1e-6,
         offset: float = 0.0,
         scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
     def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor: ...
