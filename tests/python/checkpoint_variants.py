@@ -49,6 +49,9 @@ _LONG: Raw = {  # of two pairs, as half of a head of 8 has
 }
 
 
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
 def _experts(c: Any) -> Raw:
     return {
         "expert_count": c.num_experts,
@@ -178,6 +181,41 @@ VARIANTS: dict[str, Variant] = {
     "minimax_m2-plain": Variant("minimax_m2", {"num_experts_per_tok": 4}),
     "minimax_m2-whole": Variant("minimax_m2", {"partial_rotary_factor": 1.0, "num_key_value_heads": 1}),
     "minimax_m2-tied": Variant("minimax_m2", {"tie_word_embeddings": True, "head_dim": 16}),
+    "gemma4_text-readers": Variant(
+        "gemma4_text",
+        {
+            "num_hidden_layers": 6,
+            "layer_types": [*_MIXED, "sliding_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 3,
+            "sliding_window": 7,
+            "final_logit_softcapping": 5.0,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "gemma4_text-keys-as-values": Variant(
+        "gemma4_text",
+        {
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "gemma4_text-experts": Variant(
+        "gemma4_text",
+        {
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "layer_types": None,
+            "num_hidden_layers": 3,
+        },
+    ),
     "gpt_oss-yarn": Variant(
         "gpt_oss",
         {

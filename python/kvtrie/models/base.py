@@ -53,12 +53,17 @@ NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}
 class AttentionGroup(NamedTuple):
     """Layers whose keys are seen and rotated alike: one ``kv.CausalCache``. ``rope``: its argument; None: no rotation.
 
-    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them.
+    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
+    of k and v, and the numbers of each, where they are not the configuration's.
     """
 
     layers: tuple[int, ...]
     rope: RopeArguments | None
     sees: Mapping[str, int]
+    heads: tuple[int, int] | None = None
+
+    def heads_of(self, config: ModelConfig) -> tuple[int, int]:
+        return self.heads or (config.num_key_value_heads, config.head_dim)
 
 
 class Model(Whole):
@@ -185,7 +190,8 @@ class Model(Whole):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         """The layers that attend, one group for each cache."""
-        return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope_parameters(config), {})]
+        rope: RopeArguments = {"base": config.rope_theta, "scaling": config.rope_scaling}
+        return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope, {})]
 
     def embed(self, tokens: Array) -> Tensor:
         """tokens [rows] -> [rows, hidden]."""
@@ -220,12 +226,15 @@ class Model(Whole):
     def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
-        positions = Positions(step, self.device)
-        x = self.embed(tokens)
-        last = len(self._layers) - 1
-        for index, layer in enumerate(self._layers):
-            x = layer(step, x, positions, rows if index == last else None)
+        x = self.through(range(len(self._layers)), step, tokens, rows)
         return self.finish(self._head(ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
+
+    def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
+        """The embeddings of ``tokens`` through ``layers``; of the last of all only ``rows`` are kept, if given."""
+        x, positions, last = self.embed(tokens), Positions(step, self.device), len(self._layers) - 1
+        for index in layers:
+            x = self._layers[index](step, x, positions, rows if index == last else None)
+        return x
 
     def caches(
         self,
@@ -254,7 +263,7 @@ class Model(Whole):
             if memory is not None and "window" in group.sees:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity
-            shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
+            shape = (list(group.layers), *group.heads_of(config), cells)
             caches.append(CausalCache(*shape, dtype=dtype, **{**own, **options}))
         if warm_up:
             self.warm_up(None if options["device"] in ("host", "null") else dtype, wait=False)
@@ -413,7 +422,7 @@ class Model(Whole):
         ropes: dict[int, Rope] = {}
         for group in cls.attention_groups(config):
             if group.rope is not None:
-                ropes.update(dict.fromkeys(group.layers, Rope(config.head_dim, group.rope, device)))
+                ropes.update(dict.fromkeys(group.layers, Rope(group.heads_of(config)[1], group.rope, device)))
         return ropes
 
     def _checked_tokens(self, step: StepLike) -> Array:
@@ -436,8 +445,3 @@ class Model(Whole):
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )
-
-
-def rope_parameters(config: ModelConfig) -> RopeArguments:
-    """The arguments of ``kv.ops.RopeTable`` (and of a cache that shifts) for this model."""
-    return {"base": config.rope_theta, "scaling": config.rope_scaling}

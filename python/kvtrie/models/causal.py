@@ -80,6 +80,7 @@ class CausalModel(Model):
     each other, else its halves.
     """
 
+    kind: ClassVar[type[CausalConfig]] = CausalConfig
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}
     theta: ClassVar[float] = 10_000.0
@@ -88,6 +89,7 @@ class CausalModel(Model):
     interleaved: ClassVar[bool] = False
     norms: ClassVar[NormNames] = BEFORE
     shared: ClassVar[str] = "shared_expert"  # the tensors of an expert that every row goes through
+    activation: ClassVar[tuple[str, tuple[str, ...]]] = ("hidden_act", ("silu", "swish"))  # its key, and what it may be
     renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # parts of tensors' names in files, and what they are here
 
     config: CausalConfig
@@ -96,7 +98,7 @@ class CausalModel(Model):
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> CausalConfig:
         raw = text_part(raw, where)
         refuse_quantised(raw, where, cls.packed)
-        refuse_activation(raw, where)
+        refuse_activation(raw, where, *cls.activation)
         absent = {key: each for key, each in cls.defaults.items() if key != "head_dim" or key not in raw}
         reader = Reader(raw, where, absent)  # a head_dim of null is hidden_size / num_attention_heads
         ropes = cls.read_ropes(raw, where)
@@ -105,7 +107,7 @@ class CausalModel(Model):
         )
         own = cls.own_fields(raw, reader, where)
         kinds: Fields = {"layer_types": (FULL,) * fields["num_hidden_layers"], **own}
-        config = CausalConfig(**{**fields, **kinds, **_merged(ropes, min(fields["head_dim"], _MOST))})
+        config = cls.kind(**{**fields, **kinds, **_merged(ropes, min(fields["head_dim"], _MOST))})
         check(config, where)
         _check_rotation(config, where)
         return config
@@ -196,6 +198,11 @@ class CausalModel(Model):
 
     def finish(self, logits: Tensor) -> Tensor:
         return _times(logits, self._multipliers[1])
+
+
+def softcap(logits: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
+    return ops.clamp(ops.sigmoid(ops.clamp(logits, scale=2 / cap)), scale=2 * cap, shift=-cap)
 
 
 def _times(x: Tensor, factors: Tensor | None) -> Tensor:

@@ -32,7 +32,9 @@ class StepLike(Protocol):
     @property
     def sessions(self) -> Sequence[object]: ...
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor: ...
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None, scale: float | None = None
+    ) -> Tensor: ...
 
     def attend_qkv(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from .. import ops
 from .._core import Device, Tensor, tensor
-from ..errors import ArgumentError
+from ..errors import ArgumentError, FormatError
 from . import mxfp4
 from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
@@ -50,6 +51,13 @@ class WeightTable:
         """A norm weight or bias, float32; ``change`` is applied to it before the upload."""
         values: Array = to_float32(self._read(name), self._sources[name].dtype)
         return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
+
+    def number(self, name: str) -> float:
+        """The only number of a tensor. Raises ``kv.FormatError`` where it is not finite."""
+        value = float(to_float32(self._read(name), self._sources[name].dtype).reshape(()))
+        if not math.isfinite(value):
+            raise FormatError(f"[models] {self._sources[name].origin}: {name}: got {value}, allowed a finite number")
+        return value
 
     def constant(self, values: Array) -> Tensor:
         """Numbers that are in no checkpoint, float32."""

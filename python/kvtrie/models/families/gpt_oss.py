@@ -104,23 +104,22 @@ class GptOss(CausalModel):
     }
     theta = 150_000.0
     packed = ("mxfp4",)
+    kind = GptOssConfig
 
     config: GptOssConfig
 
     @classmethod
-    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> GptOssConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> CausalConfig:
         raw = text_part(raw, where)
         if raw.get("rope_parameters") is None and not raw.get("rope_scaling"):
             raw = {**raw, "rope_parameters": _ROPE}
-        reader = Reader(raw, where)
-        own = {key: reader.positive(key, value) for key, value in _SWIGLU.items()}
-        common = super().parse_config(raw, generation, where)
-        return GptOssConfig(**{**vars(common), **own})
+        return super().parse_config(raw, generation, where)
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         windows = some_windows(raw, reader, where, _kinds(reader.layers()), 128)
-        return {**in_every_layer(raw, reader, count=128, per_token=4), **windows}
+        swiglu = {key: reader.positive(key, value) for key, value in _SWIGLU.items()}
+        return {**in_every_layer(raw, reader, count=128, per_token=4), **windows, **swiglu}
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
