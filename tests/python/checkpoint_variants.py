@@ -216,6 +216,30 @@ VARIANTS: dict[str, Variant] = {
             "num_hidden_layers": 3,
         },
     ),
+    "gemma3n_text-streams": Variant(
+        "gemma3n_text",
+        {"altup_num_inputs": 4, "altup_active_idx": 1, "intermediate_size": [16, 32, 48, 64], "sliding_window": 6},
+    ),
+    "gemma3n_text-unscaled": Variant(
+        "gemma3n_text",
+        {
+            "altup_correct_scale": False,
+            "num_kv_shared_layers": 0,
+            "vocab_size_per_layer_input": 40,
+            "final_logit_softcapping": 5.0,
+            "attention_bias": True,
+        },
+    ),
+    "gemma3n_text-tied": Variant(
+        "gemma3n_text",
+        {
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 1,
+            "activation_sparsity_pattern": None,
+            "num_kv_shared_layers": 1,
+            "altup_num_inputs": 2,
+        },
+    ),
     "gpt_oss-yarn": Variant(
         "gpt_oss",
         {

@@ -100,6 +100,10 @@ SPECIAL: dict[str, list[Any]] = {
     "is_causal": [False, True],
     "use_bidirectional_attention": [True, False, "vision", "all"],
     "global_head_dim": [8, 32, 7],
+    "altup_num_inputs": [1, 2],
+    "altup_active_idx": [1, 2, 9],
+    "laurel_rank": [1, 16],
+    "activation_sparsity_pattern": [None, [0.0] * 4, [0.9, 0.9, 0.1, 0.1], [0.5] * 3, [1.0, 0.0, 0.0, 0.0], 0.5],
     "num_global_key_value_heads": [1, 4, 3],
     "top_k_experts": [1, 2],
     "moe_intermediate_size": [8, 16],
@@ -309,7 +313,7 @@ def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
         if key in _ALONE:
             cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
-    by_kind = family.name in ("gemma3_text", "gemma4_text", "olmo3")
+    by_kind = family.name in ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3")
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]
     return cases
 

@@ -18,6 +18,7 @@ from config_sweep import Case, build, save, tokens
 NAMES = (
     pytest.param("gemma4_text-readers"),
     pytest.param("gemma4_text-keys-as-values", marks=pytest.mark.ci),
+    pytest.param("gemma3n_text-streams", marks=pytest.mark.ci),
     pytest.param("gpt_oss-yarn", marks=pytest.mark.ci),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")

@@ -153,20 +153,12 @@ class Gemma4(CausalModel):
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         kinds = _kinds(raw, reader, where)
         window = some_windows(changed(raw, {"layer_types": kinds}), reader, where, kinds, 512)
-        shared = reader.within("num_kv_shared_layers", 0, reader.layers() - 1, 0)
-        try:
-            sources = sources_of(kinds, shared)
-        except ValueError as kind:
-            raise FormatError(
-                f"[models.config] {where}: num_kv_shared_layers: got {shared}, allowed so many that one of the "
-                f"layer_types of {kind} keeps cells of its own"
-            ) from None
         return {
             **window,
             **_experts(raw, reader, where),
             "embedding_multiplier": math.sqrt(reader.integer("hidden_size")),
             "global_heads": _global_heads(raw, reader, kinds, where),
-            "sources": tuple(sources),
+            "sources": read_sources(reader, kinds, 0, where),
             "wide_readers": reader.flag("use_double_wide_mlp"),
             "keys_as_values": reader.flag("attention_k_eq_v"),
             "per_layer": _per_layer(reader, where),
@@ -184,10 +176,15 @@ class Gemma4(CausalModel):
     @classmethod
     def layers_shapes(cls, config: ModelConfig) -> list[Shapes]:
         assert isinstance(config, Gemma4Config)
+        return [{**shapes, **cls.own_layer_shapes(config)} for shapes in super().layers_shapes(config)]
+
+    @classmethod
+    def own_layer_shapes(cls, config: Gemma4Config) -> Shapes:
+        """Of each layer, beside its mixer, MLP and norms."""
         own: Shapes = {"layer_scalar": (1,)}
         if config.per_layer is not None:
             own.update(config.per_layer.layer_shapes(config, _LAYER_NORM))
-        return [{**shapes, **own} for shapes in super().layers_shapes(config)]
+        return own
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
@@ -225,7 +222,8 @@ class Gemma4(CausalModel):
     def build_rest(self, weights: WeightTable) -> None:
         super().build_rest(weights)
         c, prefixes = self.config, [f"model.layers.{index}" for index in range(self.config.num_hidden_layers)]
-        self._scalars = [weights.number(f"{prefix}.layer_scalar") for prefix in prefixes]
+        scalars = "layer_scalar" in self.own_layer_shapes(c)
+        self._scalars = [weights.number(f"{prefix}.layer_scalar") for prefix in prefixes if scalars]
         self._inputs: PerLayerInputs | None = None
         self._gates: list[PerLayerGate] = []
         if c.per_layer is not None:
@@ -250,7 +248,7 @@ class Gemma4(CausalModel):
 
 
 def _kinds(raw: Raw, reader: Reader, where: str) -> list[str]:
-    """The last layer sees everything, whatever ``layer_types`` says of it."""
+    """The last layer sees everything, whatever ``layer_types`` has for it."""
     layers = reader.layers()
     default = [SLIDING if (index + 1) % _PATTERN else FULL for index in range(layers)]
     return [*layer_kinds(raw, layers, (FULL, SLIDING), default, where)[:-1], FULL]
@@ -281,6 +279,18 @@ def _rope(ropes: Mapping[str, object], kind: str, head_dim: int, most: int, wher
     return RopeFields(reader.positive("rope_theta", 10_000.0), scaling)
 
 
+def read_sources(reader: Reader, kinds: Sequence[str], default: int, where: str) -> tuple[int | None, ...]:
+    """Whose cells each layer reads, see ``sources_of``; ``default``: how many read, where the file says nothing."""
+    shared = reader.within("num_kv_shared_layers", 0, reader.layers() - 1, default)
+    try:
+        return tuple(sources_of(kinds, shared))
+    except ValueError as kind:
+        raise FormatError(
+            f"[models.config] {where}: num_kv_shared_layers: got {shared}, allowed so many that one of the "
+            f"layer_types of {kind} keeps cells of its own"
+        ) from None
+
+
 def _global_heads(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) -> tuple[int, int]:
     """Heads of k and v, and numbers of each, of layers that see everything."""
     heads = reader.integer("num_attention_heads")
@@ -303,7 +313,7 @@ def _global_heads(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) ->
 
 
 def _by_layer(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) -> tuple[int, int]:
-    """What ``per_layer_config``, as transformers writes it, says of all layers that see everything, and of no other."""
+    """What ``per_layer_config``, as transformers writes it, has for layers that see everything, and for no other."""
     given = raw["per_layer_config"]
     usual = {"num_key_value_heads": reader.integer("num_key_value_heads"), "head_dim": reader.integer("head_dim")}
     found = [{**usual, **_of_layer(given, index)} for index in range(len(kinds))]
