@@ -46,6 +46,23 @@
     }                                                                                                            \
   }
 
+// What is not a number stays so, which fmin and fmax would not leave.
+#define CLAMP_SCALED(x, T)                                                                                       \
+  ((scale * (x) > (T)high ? (T)high : scale * (x) < (T)low ? (T)low : scale * (x)) + (T)shift)
+#define CLAMP(NAME)                                                                                                   \
+  KERNEL void NAME(IDS __global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset, \
+                   int dim, int chunk, float scale, float low, float high, float shift) {                            \
+    FIND_CHUNK                                                                                                       \
+    for (; d + VW <= end; d += VW) {                                                                                 \
+      const VEC x = LOAD(a + d);                                                                                     \
+      STORE(CLAMP_SCALED(x, VEC), y + d);                                                                            \
+    }                                                                                                                \
+    for (; d < end; ++d) {                                                                                           \
+      const float x = a[d];                                                                                          \
+      y[d] = CLAMP_SCALED(x, float);                                                                                 \
+    }                                                                                                                \
+  }
+
 #define ADD(x, z, T) ((x) + (z))
 #define MUL(x, z, T) ((x) * (z))
 #define SILU_MUL(x, z, T) (SILU(x, T) * (z))
@@ -59,6 +76,7 @@
 #define IS_sigmoid UNARY(sigmoid, SIGMOID)
 #define IS_softplus UNARY(softplus, SOFTPLUS)
 #define IS_relu_squared UNARY(relu_squared, RELU_SQUARED)
+#define IS_clamp_scaled CLAMP(clamp_scaled)
 #define IS_add BINARY(add, ADD)
 #define IS_mul BINARY(mul, MUL)
 #define IS_silu_mul BINARY(silu_mul, SILU_MUL)
@@ -79,6 +97,9 @@ IS_softplus
 #endif
 #if WITH_relu_squared
 IS_relu_squared
+#endif
+#if WITH_clamp_scaled
+IS_clamp_scaled
 #endif
 #if WITH_add
 IS_add

@@ -167,6 +167,18 @@ Tensor gelu_mul(const Tensor& gate_, const Tensor& up, Gelu kind) {
   return gate("ops.gelu_mul", kind == Gelu::kTanh ? "gelu_tanh_mul" : "gelu_exact_mul", gate_, up);
 }
 
+Tensor clamp(const Tensor& x, const Clamp& bounds) {
+  constexpr const char* kWhere = "ops.clamp";
+  require(bounds.low <= bounds.high, kWhere, "low: got ", bounds.low, ", allowed numbers up to high (", bounds.high,
+          ")");
+  require(std::isfinite(bounds.scale), kWhere, "scale: got ", bounds.scale, ", allowed finite numbers");
+  require(std::isfinite(bounds.shift), kWhere, "shift: got ", bounds.shift, ", allowed finite numbers");
+  const Tensor a = rows_of(kWhere, "x", x);
+  Tensor y = like(a);
+  launch_clamp(a, bounds, y);
+  return y;
+}
+
 Tensor add(const Tensor& a, const Tensor& b) { return binary("ops.add", "add", "a", a, "b", b); }
 Tensor mul(const Tensor& a, const Tensor& b) { return binary("ops.mul", "mul", "a", a, "b", b); }
 

@@ -33,6 +33,12 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up);  // silu(gate) * up
 enum class Gelu : std::uint8_t { kTanh, kExact };       // gelu_pytorch_tanh, or with erf
 Tensor gelu_mul(const Tensor& gate, const Tensor& up, Gelu kind = Gelu::kTanh);
 
+// scale * x, held between low and high, and then `shift` added. Bounds may be infinite; NaN stays NaN.
+struct Clamp {
+  float scale = 1.0f, low = 0.0f, high = 0.0f, shift = 0.0f;
+};
+Tensor clamp(const Tensor& x, const Clamp& bounds);
+
 // b has a's shape or a suffix of it (a bias).
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);

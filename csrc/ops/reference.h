@@ -136,6 +136,7 @@ double silu(double x) noexcept;
 double sigmoid(double x) noexcept;
 double softplus(double x) noexcept;
 double gelu(double x, Gelu kind) noexcept;
+std::vector<float> clamp(std::span<const float> x, const Clamp& bounds);
 std::vector<std::int32_t> argmax(std::span<const float> logits, std::size_t vocab);
 
 // --- experts (ops/experts.h) -----------------------------------------------------------------------------------------

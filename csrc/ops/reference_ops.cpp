@@ -100,6 +100,13 @@ double gelu(double x, Gelu kind) noexcept {
   return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+std::vector<float> clamp(std::span<const float> x, const Clamp& bounds) {
+  std::vector<float> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i)
+    y[i] = std::clamp(bounds.scale * x[i], bounds.low, bounds.high) + bounds.shift;
+  return y;
+}
+
 std::vector<std::int32_t> argmax(std::span<const float> logits, std::size_t vocab) {
   std::vector<std::int32_t> best;
   for (std::size_t at = 0; at < logits.size(); at += vocab)

@@ -86,6 +86,14 @@ void unary(const std::string& op, const Tensor& a, const Tensor& y) {
                 a.buffer(), a.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk);
 }
 
+void clamp(const Tensor& a, const Clamp& bounds, const Tensor& y) {
+  cl::Device& device = *a.device();
+  const Chunks chunks(device, last_dim(a), row_count(a));
+  device.launch(device.kernel("elementwise", "clamp_scaled", join("-DOP=clamp_scaled", row_option(device))),
+                chunks.global, chunks.local, a.buffer(), a.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk,
+                bounds.scale, bounds.low, bounds.high, bounds.shift);
+}
+
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
   cl::Device& device = *a.device();
   const Chunks chunks(device, last_dim(a), row_count(a));

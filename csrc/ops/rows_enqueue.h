@@ -23,6 +23,7 @@ void argmax(const Tensor& x, const Tensor& y, std::int32_t lanes);
 // Of a group of argmax: 1 in the serial family, else as many as the device and the kernel's registers allow, up to 512.
 std::int32_t argmax_lanes(cl::Device& device);
 void unary(const std::string& op, const Tensor& a, const Tensor& y);
+void clamp(const Tensor& a, const Clamp& bounds, const Tensor& y);
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
 void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);
 void cast(const Tensor& x, const Tensor& y);

@@ -224,6 +224,16 @@ void launch_unary(const std::string& op, const Tensor& a, const Tensor& y) {
   bare::unary(op, a, y);
 }
 
+void launch_clamp(const Tensor& a, const Clamp& bounds, const Tensor& y) {
+  require_variant(a.device(), width_key(a.device(), "elementwise clamp_scaled"), [&] {
+    const SmallRows small(a.device());
+    const Clamp own{1.5f, -2.0f, 1.0f, 0.25f};
+    bare::clamp(small.x_tensor, own, small.y);
+    return small.agrees(reference::clamp(small.x, own));
+  });
+  bare::clamp(a, bounds, y);
+}
+
 void launch_binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
   require_variant(a.device(), width_key(a.device(), "elementwise " + op),
                   [&] { return elementwise_agrees(a.device(), op, true); });

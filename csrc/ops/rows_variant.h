@@ -18,6 +18,7 @@ void launch_argmax(const Tensor& x, const Tensor& y);
 
 // `op` names a kernel of kernels/elementwise.cl.
 void launch_unary(const std::string& op, const Tensor& a, const Tensor& y);
+void launch_clamp(const Tensor& a, const Clamp& bounds, const Tensor& y);
 void launch_binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
 
 void launch_rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -155,6 +156,18 @@ Face's ``rope_scaling`` (linear, dynamic, yarn, longrope, llama3). ``interleaved
 dims/2). ``table``: a ``RopeTable`` to use instead of the other arguments; saves an upload in each call.)");
 }
 
+Tensor clamp(const py::object& x, const py::object& low, const py::object& high, const py::object& scale,
+             const py::object& shift) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Tensor a = to_tensor(x, placement_among({x}), "clamp", "x");
+  ops::Clamp bounds;
+  bounds.scale = to_float(scale, "clamp", "scale");
+  bounds.low = low.is_none() ? -kInfinity : to_float(low, "clamp", "low");
+  bounds.high = high.is_none() ? kInfinity : to_float(high, "clamp", "high");
+  bounds.shift = to_float(shift, "clamp", "shift");
+  return without_gil([&] { return ops::clamp(a, bounds); });
+}
+
 void init_elementwise(py::module_& m) {
   m.def("silu", unary("silu", &ops::silu), py::arg("x"), "x * sigmoid(x), float32.");
   m.def("sigmoid", unary("sigmoid", &ops::sigmoid), py::arg("x"), "1 / (1 + exp(-x)), float32.");
@@ -166,6 +179,9 @@ void init_elementwise(py::module_& m) {
   m.def("gelu_mul",
         binary("gelu_mul", "gate", "up", [](const Tensor& gate, const Tensor& up) { return ops::gelu_mul(gate, up); }),
         py::arg("gate"), py::arg("up"), "gelu(gate) * up, with the tanh form of gelu.");
+  m.def("clamp", &clamp, py::arg("x"), py::arg("low") = py::none(), py::arg("high") = py::none(),
+        py::arg("scale") = 1.0, py::arg("shift") = 0.0,
+        "scale * x, held between low and high (None: no bound), plus shift; float32. NaN stays NaN.");
   m.def("add", binary("add", "a", "b", &ops::add), py::arg("a"), py::arg("b"),
         "a + b; b has a's shape or a suffix of it (a bias).");
   m.def("mul", binary("mul", "a", "b", &ops::mul), py::arg("a"), py::arg("b"),

@@ -220,6 +220,14 @@ class ops:  # noqa: N801
     @staticmethod
     def gelu_mul(gate: ArrayLike, up: ArrayLike) -> Tensor: ...
     @staticmethod
+    def clamp(
+        x: ArrayLike,
+        low: Optional[float] = None,
+        high: Optional[float] = None,
+        scale: float = 1.0,
+        shift: float = 0.0,
+    ) -> Tensor: ...
+    @staticmethod
     def add(a: ArrayLike, b: ArrayLike) -> Tensor: ...
     @staticmethod
     def mul(a: ArrayLike, b: ArrayLike) -> Tensor: ...

@@ -23,6 +23,7 @@ argmax: Final = _ops.argmax
 attention: Final = _ops.attention
 can_route: Final = _ops.can_route
 causal_conv1d: Final = _ops.causal_conv1d
+clamp: Final = _ops.clamp
 concat: Final = _ops.concat
 embedding: Final = _ops.embedding
 gated_delta: Final = _ops.gated_delta
@@ -64,6 +65,7 @@ __all__ = [
     "attention",
     "can_route",
     "causal_conv1d",
+    "clamp",
     "concat",
     "embedding",
     "gated_delta",

@@ -166,6 +166,7 @@ TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
   argmax(softmax(x));
   sample(x, {});
   for (const auto unary : {&silu, &sigmoid, &softplus, &relu_squared}) unary(x);
+  clamp(x, {1.0f, -1.0f, 1.0f, 0.0f});
   for (const auto binary : {&add, &mul, &silu_mul}) binary(x, x);
   for (const Gelu kind : {Gelu::kTanh, Gelu::kExact}) gelu_mul(x, x, kind);
   concat({x, take_rows(x, {1, 0})});

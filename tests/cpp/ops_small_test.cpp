@@ -1,7 +1,9 @@
 // Norms, activations, arithmetic, shape changes and casts against the reference, in both kernel families.
 #include "ops/ops.h"
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "ops_helpers.h"
 
@@ -67,6 +69,8 @@ TEST_F(SmallOps, ElementwiseAgrees) {
     for (const Gelu kind : {Gelu::kTanh, Gelu::kExact})
       expect_close(download(gelu_mul(xt, zt, kind)),
                    zip(x, z, [&](float a, float b) { return reference::gelu(a, kind) * b; }), kSmallSums, "gelu_mul");
+    const Clamp bounds{0.5f, -1.0f, 1.5f, 0.25f};
+    expect_same(download(clamp(xt, bounds)), reference::clamp(x, bounds), "clamp");
     expect_same(download(add(xt, zt)), zip(x, z, [](float a, float b) { return a + b; }), "add");
     expect_same(download(mul(xt, zt)), zip(x, z, [](float a, float b) { return a * b; }), "mul");
   }
@@ -77,6 +81,9 @@ TEST_F(SmallOps, ExtremesStayFinite) {
   for (const float y : download(sigmoid(x))) EXPECT_TRUE(y >= 0.0f && y <= 1.0f);
   EXPECT_EQ(download(softplus(x))[1], 200.0f);
   EXPECT_EQ(download(silu(x))[0], 0.0f);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(download(clamp(x, {1.0f, 0.0f, kInfinity, 0.0f}))[6], 1e30f);
+  EXPECT_TRUE(std::isnan(download(clamp(upload({NAN}, {1}), {1.0f, -1.0f, 1.0f, 0.0f}))[0]));
 }
 
 TEST_F(SmallOps, AddRepeatsASuffix) {
@@ -192,6 +199,11 @@ TEST_F(SmallOps, RefusesWrongArguments) {
                                 }),
                        "eps: got -1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { silu_mul(x, x.slice(0, 1)); }), "up: got"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                [&] {
+                                  clamp(x, {1.0f, 2.0f, 1.0f, 0.0f});
+                                }),
+                       "low: got 2, allowed numbers up to high (1)"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({}); }), "tensors: got none"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({x, x.reshape({4, 1})}, 0); }), "tensors[1]: got"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { split(x, {1, 2}); }), "sizes: got 2 after 1"));

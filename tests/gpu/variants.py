@@ -128,15 +128,8 @@ def _attention_tensor() -> list[Variant]:
 
 
 _OPERATIONS = (
-    "silu",
-    "sigmoid",
-    "softplus",
-    "relu_squared",
-    "add",
-    "mul",
-    "silu_mul",
-    "gelu_tanh_mul",
-    "gelu_exact_mul",
+    *("silu", "sigmoid", "softplus", "relu_squared", "clamp_scaled", "add", "mul"),
+    *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
 )
 
 

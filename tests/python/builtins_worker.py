@@ -42,6 +42,7 @@ def one_by_one() -> None:
     kv.ops.l2_norm(x, 1e-5)
     for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus, kv.ops.relu_squared):
         unary(x)
+    kv.ops.clamp(x, -1.0, 1.0)
     for binary in (kv.ops.mul, kv.ops.silu_mul, kv.ops.gelu_mul):
         binary(x, x)
     x.astype("bfloat16").astype("float16")

@@ -49,6 +49,9 @@ _LONG: Raw = {  # of two pairs, as half of a head of 8 has
 }
 
 
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
 def _experts(c: Any) -> Raw:
     return {
         "expert_count": c.num_experts,
@@ -73,6 +76,16 @@ def _experts_alone(c: Any) -> Raw:
 
 def _shared(c: Any) -> Raw:
     return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
+
+
+def _yarn(c: Any) -> Raw:
+    scaling = c.rope_scaling
+    return {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": scaling["factor"],
+        "rope__scaling__original_context_length": scaling["original_max_position_embeddings"],
+        "rope__scaling__yarn_beta_fast": scaling["beta_fast"],
+    }
 
 
 def _none(c: Any) -> Raw:
@@ -196,6 +209,78 @@ VARIANTS: dict[str, Variant] = {
     "minimax_m2-plain": Variant("minimax_m2", {"num_experts_per_tok": 4}),
     "minimax_m2-whole": Variant("minimax_m2", {"partial_rotary_factor": 1.0, "num_key_value_heads": 1}),
     "minimax_m2-tied": Variant("minimax_m2", {"tie_word_embeddings": True, "head_dim": 16}),
+    "gemma4_text-readers": Variant(
+        "gemma4_text",
+        {
+            "num_hidden_layers": 6,
+            "layer_types": [*_MIXED, "sliding_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 3,
+            "sliding_window": 7,
+            "final_logit_softcapping": 5.0,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "gemma4_text-keys-as-values": Variant(
+        "gemma4_text",
+        {
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "gemma4_text-experts": Variant(
+        "gemma4_text",
+        {
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "layer_types": None,
+            "num_hidden_layers": 3,
+        },
+    ),
+    "gemma3n_text-streams": Variant(
+        "gemma3n_text",
+        {"altup_num_inputs": 4, "altup_active_idx": 1, "intermediate_size": [16, 32, 48, 64], "sliding_window": 6},
+    ),
+    "gemma3n_text-unscaled": Variant(
+        "gemma3n_text",
+        {
+            "altup_correct_scale": False,
+            "num_kv_shared_layers": 0,
+            "vocab_size_per_layer_input": 40,
+            "final_logit_softcapping": 5.0,
+            "attention_bias": True,
+        },
+    ),
+    "gemma3n_text-tied": Variant(
+        "gemma3n_text",
+        {
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 1,
+            "activation_sparsity_pattern": None,
+            "num_kv_shared_layers": 1,
+            "altup_num_inputs": 2,
+        },
+    ),
+    "gpt_oss-yarn": Variant(
+        "gpt_oss",
+        {
+            "rope_parameters": {**_YARN, "beta_fast": 8.0, "truncate": False},
+            "swiglu_limit": 0.3,
+            "num_key_value_heads": 1,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    "gpt_oss-unbiased": Variant("gpt_oss", {"attention_bias": False, "swiglu_alpha": 0.7, "sliding_window": 5}),
+    "gpt_oss-tied": Variant(
+        "gpt_oss", {"tie_word_embeddings": True, "layer_types": None, "head_dim": 16, "num_local_experts": 6}
+    ),
     "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
@@ -316,6 +401,12 @@ GGUF: dict[str, Form] = {
             "expert_gating_func": 2,
             "leading_dense_block_count": c.expert_layers[0],
         },
+    ),
+    "gpt-oss": Form(
+        "gpt_oss",
+        "gpt-oss",
+        {"rope_parameters": {**_YARN, "beta_fast": 8.0}},
+        lambda c: {**_experts(c), "attention__sliding_window": c.sliding_window, **_yarn(c)},
     ),
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),

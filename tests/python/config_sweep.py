@@ -101,10 +101,26 @@ SPECIAL: dict[str, list[Any]] = {
     "use_sliding_window": [True, False],
     "max_window_layers": [0, 1],
     "is_causal": [False, True],
-    "use_bidirectional_attention": [True, False],
-    "per_layer_config": [{"1": {"sliding_window": 4}}, {"0": {"num_attention_heads": 2}}],
+    "use_bidirectional_attention": [True, False, "vision", "all"],
+    "global_head_dim": [8, 32, 7],
+    "altup_num_inputs": [1, 2],
+    "altup_active_idx": [1, 2, 9],
+    "laurel_rank": [1, 16],
+    "activation_sparsity_pattern": [None, [0.0] * 4, [0.9, 0.9, 0.1, 0.1], [0.5] * 3, [1.0, 0.0, 0.0, 0.0], 0.5],
+    "num_global_key_value_heads": [1, 4, 3],
+    "top_k_experts": [1, 2],
+    "moe_intermediate_size": [8, 16],
+    "hidden_size_per_layer_input": [0, 4],
+    "vocab_size_per_layer_input": [40, 200],
+    "num_kv_shared_layers": [0, 1, 3],
+    "per_layer_config": [
+        {"1": {"sliding_window": 4}},
+        {"0": {"num_attention_heads": 2}},
+        {"1": {"head_dim": 12}, "3": {"head_dim": 12}},
+        {"1": {"head_dim": 16, "num_key_value_heads": 1}, "3": {"head_dim": 16, "num_key_value_heads": 1}},
+        {"1": {"head_dim": 16}},
+    ],
     "kv_sharing_modes": [["none", "none", "reuse"]],
-    "num_kv_shared_layers": [1, 0],
     "number_of_conv_states": [2, 1],
     "fusion_config": [{"mlp": True}],
     "quantization_config": [{"quant_method": "gptq", "bits": 4}, {}],
@@ -244,6 +260,8 @@ _ALONE: dict[str, Raw] = {
     "partial_rotary_factor": {"rope_parameters": {"rope_theta": 500.0}},
     "max_window_layers": {"use_sliding_window": True, "sliding_window": 8},
     "sliding_window": {"use_sliding_window": True, "max_window_layers": 1},
+    "num_global_key_value_heads": {"attention_k_eq_v": True},
+    "enable_moe_block": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
 }
 
 
@@ -298,7 +316,7 @@ def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
         if key in _ALONE:
             cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
-    by_kind = family.name in ("gemma3_text", "olmo3")
+    by_kind = family.name in ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3")
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]
     return cases
 

@@ -16,25 +16,24 @@ import gguf
 import numpy as np
 
 FUSED = ("glm4",)  # architectures of which gate and up are one tensor
-PAIRED = (
-    "llama",
-    "smollm3",
-    "granite",
-    "granitemoe",
-    "granitehybrid",
-)  # architectures whose converters interleave rows of q and k
-_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
+# Architectures whose converters interleave rows of q and k.
+PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid")
+_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def write(architecture: str, config: Any, weights: Mapping[str, Any], path: Path, **keys: Any) -> Path:
-    """``config``: parsed by kvtrie; ``weights``: float32 by checkpoint names. ``keys``: the architecture's own, by name
-    with ``__`` for a dot, beside those of sizes and RoPE."""
+def write(
+    architecture: str, config: Any, weights: Mapping[str, Any], path: Path, experts: str = "F32", **keys: Any
+) -> Path:
+    """``config``: parsed by kvtrie; ``weights``: float32 by checkpoint names. ``experts``: the type of their matrices.
+    ``keys``: the architecture's own, by name with ``__`` for a dot, beside those of sizes and RoPE."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model("none")
     for key, value in {**_sizes(config), **keys}.items():
         _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
     for name, array in _tensors(architecture, config, weights).items():
-        writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+        kind = gguf.GGMLQuantizationType[experts if name.endswith("_exps.weight") else "F32"]
+        numbers = np.ascontiguousarray(array, np.float32)
+        writer.add_tensor(name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -71,6 +70,7 @@ def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict
         values, name = _of_states(values, name, config), _theirs(name, architecture)
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert written is not None, f"{architecture}: the package has no name for {name}"
+        written += ".weight" if name.endswith(".sinks") else ""
         paired = architecture in PAIRED and name.endswith(
             ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
         )
@@ -125,7 +125,7 @@ def _stacked(weights: Mapping[str, Any]) -> dict[str, Any]:
         if expert is None:
             found[name] = values
         else:
-            experts.setdefault(f"{expert[1]}.{expert[3]}.weight", {})[int(expert[2])] = values
+            experts.setdefault(f"{expert[1]}.{expert[3]}.{expert[4]}", {})[int(expert[2])] = values
     return {**found, **{name: np.stack([own[i] for i in range(len(own))]) for name, own in experts.items()}}
 
 

@@ -71,6 +71,15 @@ def test_unary(name: str, upload: bool) -> None:
     close(getattr(kv.ops, name)(kv.tensor(x) if upload else x), UNARY[name](x))
 
 
+def test_clamp() -> None:
+    x = 3 * normal(5, 33)
+    close(kv.ops.clamp(x, -1.0, 2.0, 0.5, 0.25), np.clip(0.5 * x, -1, 2) + 0.25)
+    close(kv.ops.clamp(x, low=0.0), np.maximum(x, 0))
+    np.testing.assert_array_equal(np.isnan(kv.ops.clamp(np.float32([np.nan, 1.0]), -1.0, 1.0)), [True, False])
+    with pytest.raises(kv.ArgumentError, match=r"\[ops.clamp\] low: got 2, allowed numbers up to high \(1\)"):
+        kv.ops.clamp(x, 2.0, 1.0)
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
     a, b = normal(4, 17), normal(4, 17)

@@ -29,7 +29,7 @@ def settle_config(family: type[Model], raw: Raw, generation: Raw, where: str) ->
     """
     whole = any(name.endswith(_WHOLE) for name in family.architectures)
     text = text_part(raw, where) if whole else raw
-    refuse_quantised(text, where)
+    refuse_quantised(text, where, family.packed)
     account: Account = {}
     inside = where
     if text is not raw:

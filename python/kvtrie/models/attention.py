@@ -45,7 +45,7 @@ class AttentionPlan:
     ``norm_names``: of the tensors of q and k. ``unit``: heads brought to mean square 1 after that, where they are
     rotated at all. ``gated``: what comes out is multiplied by the sigmoid of a gate, whose weights stand beside those
     of q, head by head. ``scale``: None for 1 / sqrt(head_dim). ``temperature``: what q is multiplied by, more with the
-    position.
+    position. ``sinks``: each head has a logit that only adds to its softmax's denominator.
     """
 
     bias: bool = False
@@ -58,6 +58,7 @@ class AttentionPlan:
     gated: bool = False
     scale: float | None = None
     temperature: Temperature | None = None
+    sinks: bool = False
 
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, (q, kv_width, _) = config.hidden_size, self.widths(config)
@@ -71,11 +72,13 @@ class AttentionPlan:
             widths = (q, kv_width) if self.wide else (config.head_dim, config.head_dim)
             shapes.update({f"self_attn.{name}.weight": (width,) for name, width in zip(self.norm_names, widths)})
         shapes.update(biases(shapes, _PROJECTIONS, self.bias))
+        if self.sinks:
+            shapes["self_attn.sinks"] = (config.num_attention_heads,)
         return {**shapes, **biases(shapes, ("self_attn.o_proj",), self.out_bias)}
 
     def build(self, site: Site) -> Mixer:
         if self.unit or self.late or self.temperature is not None:
-            assert not self.gated and not self.wide, "no family has both"
+            assert not (self.gated or self.wide or self.sinks), "no family has both"
             return SteppedAttention(self, site)
         return FusedAttention(self, site)
 
@@ -112,12 +115,13 @@ class FusedAttention:
         self._of_heads: tuple[Tensor | None, Tensor | None] = (None, None) if plan.wide else norms
         self._widths: list[int] = plan.widths(site.config)
         self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
+        self._sinks = weights.optional_vector(f"{prefix}.sinks", plan.sinks)
         self._table = None if site.rope is None else site.rope.table
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
         qkv = self.qkv(h) if self._wide is None else self._normed(self.qkv(h), self._wide)
         q_norm, k_norm = self._of_heads
-        a = step.attend_qkv(self.index, qkv, self._table, q_norm, k_norm, *self._rest)
+        a = step.attend_qkv(self.index, qkv, self._table, q_norm, k_norm, *self._rest, sinks=self._sinks)
         if take is not None:
             a = take.take(a)
             h = h if self.gate is None else take.take(h)

@@ -54,12 +54,17 @@ NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}
 class AttentionGroup(NamedTuple):
     """Layers whose keys are seen and rotated alike: one ``kv.CausalCache``. ``rope``: its argument; None: no rotation.
 
-    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them.
+    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
+    of k and v, and the numbers of each, where they are not the configuration's.
     """
 
     layers: tuple[int, ...]
     rope: RopeArguments | None
     sees: Mapping[str, int]
+    heads: tuple[int, int] | None = None
+
+    def heads_of(self, config: ModelConfig) -> tuple[int, int]:
+        return self.heads or (config.num_key_value_heads, config.head_dim)
 
 
 class Model(Whole):
@@ -74,6 +79,7 @@ class Model(Whole):
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
     shifts: ClassVar[bool] = True  # whether stored keys can be rotated on, which norms behind a rotation do not allow
+    packed: ClassVar[tuple[str, ...]] = ()  # methods of ``quantization_config`` whose weights it reads
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig
@@ -226,12 +232,15 @@ class Model(Whole):
     def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
-        positions = Positions(step, self.device)
-        x = self.embed(tokens)
-        last = len(self._layers) - 1
-        for index, layer in enumerate(self._layers):
-            x = layer(step, x, positions, rows if index == last else None)
+        x = self.through(range(len(self._layers)), step, tokens, rows)
         return self.finish(self._head(ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
+
+    def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
+        """The embeddings of ``tokens`` through ``layers``; of the last of all only ``rows`` are kept, if given."""
+        x, positions, last = self.embed(tokens), Positions(step, self.device), len(self._layers) - 1
+        for index in layers:
+            x = self._layers[index](step, x, positions, rows if index == last else None)
+        return x
 
     def caches(
         self,
@@ -263,7 +272,7 @@ class Model(Whole):
             if memory is not None and "window" in group.sees:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity
-            shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
+            shape = (list(group.layers), *group.heads_of(config), cells)
             caches.append(CausalCache(*shape, dtype=dtype, **{**own, **options}))
         caches += state_caches(self.states(config), slots, caches, options["device"])
         if warm_up:
@@ -423,7 +432,7 @@ class Model(Whole):
         ropes: dict[int, Rope] = {}
         for group in cls.attention_groups(config):
             if group.rope is not None:
-                ropes.update(dict.fromkeys(group.layers, Rope(config.head_dim, group.rope, device)))
+                ropes.update(dict.fromkeys(group.layers, Rope(group.heads_of(config)[1], group.rope, device)))
         return ropes
 
     def _checked_tokens(self, step: StepLike) -> Array:

@@ -83,6 +83,7 @@ class CausalModel(Model):
     each other, else its halves.
     """
 
+    kind: ClassVar[type[CausalConfig]] = CausalConfig
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}
     theta: ClassVar[float] = 10_000.0
@@ -91,6 +92,7 @@ class CausalModel(Model):
     interleaved: ClassVar[bool] = False
     norms: ClassVar[NormNames] = BEFORE
     shared: ClassVar[str] = "shared_expert"  # the tensors of an expert that every row goes through
+    activation: ClassVar[tuple[str, tuple[str, ...]]] = ("hidden_act", ("silu", "swish"))  # its key, and what it may be
     renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # parts of tensors' names in files, and what they are here
     kind_of_config: ClassVar[type[CausalConfig]] = CausalConfig
 
@@ -99,8 +101,8 @@ class CausalModel(Model):
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> CausalConfig:
         raw = cls.in_common_keys(text_part(raw, where), where)
-        refuse_quantised(raw, where)
-        refuse_activation(raw, where)
+        refuse_quantised(raw, where, cls.packed)
+        refuse_activation(raw, where, *cls.activation)
         absent = {key: each for key, each in cls.defaults.items() if key != "head_dim" or key not in raw}
         reader = Reader(raw, where, absent)  # a head_dim of null is hidden_size / num_attention_heads
         ropes = cls.read_ropes(raw, where)
@@ -185,12 +187,14 @@ class CausalModel(Model):
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-        """Experts may also be stored as one tensor for all."""
         assert isinstance(config, CausalConfig)
         found = {cls._name(name): source for name, source in super().adapt(config, sources).items()}
-        if not config.expert_layers:
-            return found
-        return cls.experts(config).separate(found, config, config.expert_layers, transposed=False)
+        return cls.separate_experts(config, found) if config.expert_layers else found
+
+    @classmethod
+    def separate_experts(cls, config: CausalConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+        """``sources`` with one tensor for each expert, which may also be stored as one for all."""
+        return cls.experts(config).separate(sources, config, config.expert_layers, transposed=False)
 
     @classmethod
     def _name(cls, name: str) -> str:
@@ -210,6 +214,11 @@ class CausalModel(Model):
 
     def finish(self, logits: Tensor) -> Tensor:
         return _times(logits, self._multipliers[1])
+
+
+def softcap(logits: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
+    return ops.clamp(ops.sigmoid(ops.clamp(logits, scale=2 / cap)), scale=2 * cap, shift=-cap)
 
 
 def _times(x: Tensor, factors: Tensor | None) -> Tensor:

@@ -188,14 +188,16 @@ def text_part(raw: Raw, where: str = "config") -> Raw:
     return {**text, **{key: raw[key] for key in SHARED if raw.get(key) is not None}}
 
 
-def refuse_quantised(raw: Raw, where: str) -> None:
-    """Raises ``kv.NotSupported`` for packed weights (GPTQ, AWQ, MXFP4, bitsandbytes, ...), by their method's name."""
+def refuse_quantised(raw: Raw, where: str, packed: Sequence[str] = ()) -> None:
+    """Raises ``kv.NotSupported`` for packed weights (GPTQ, AWQ, ...), by their method's name, if not in ``packed``."""
     quantised = raw.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
+    if not quantised:
+        return
+    method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
+    if method not in packed:
         raise NotSupported(
-            f"[models.config] {where}: quantised weights: got quant_method {method!r}, "
-            "allowed float32, float16 and bfloat16"
+            f"[models.config] {where}: quantization_config: quantised weights: got quant_method {method!r}, allowed "
+            f"{', '.join([*packed, 'float32', 'float16 and bfloat16'])}"
         )
 
 

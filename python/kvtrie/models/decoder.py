@@ -17,7 +17,7 @@ import numpy as np
 from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
-from .linear import Gated, GatedParts, Linear
+from .linear import Activation, Gated, GatedParts, Linear
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .weight_table import WeightTable
 
@@ -198,28 +198,27 @@ def biases(shapes: Shapes, names: tuple[str, ...], present: bool = True) -> Shap
     return {f"{name}.bias": shapes[f"{name}.weight"][:1] for name in names} if present else {}
 
 
-def mlp_shapes(prefix: str, hidden: int, inner: int) -> Shapes:
-    """The three matrices of a gated MLP."""
-    return {
+def mlp_shapes(prefix: str, hidden: int, inner: int, bias: bool = False) -> Shapes:
+    """The three matrices of a gated MLP, and their biases."""
+    shapes: Shapes = {
         f"{prefix}.gate_proj.weight": (inner, hidden),
         f"{prefix}.up_proj.weight": (inner, hidden),
         f"{prefix}.down_proj.weight": (hidden, inner),
     }
+    return {**shapes, **biases(shapes, tuple(f"{prefix}.{name}_proj" for name in ("gate", "up", "down")), bias)}
 
 
 @dataclass(frozen=True)
 class MlpPlan:
-    """A dense gated MLP. ``inner``: its width; ``activation``: "silu" or "gelu" (tanh form)."""
+    """A dense gated MLP. ``inner``: its width."""
 
     inner: int
-    activation: str = "silu"
+    activation: Activation = "silu"
     bias: bool = False
     prefix: str = "mlp"
 
     def shapes(self, config: ModelConfig) -> Shapes:
-        shapes = mlp_shapes(self.prefix, config.hidden_size, self.inner)
-        names = tuple(f"{self.prefix}.{name}_proj" for name in ("gate", "up", "down"))
-        return {**shapes, **biases(shapes, names, self.bias)}
+        return mlp_shapes(self.prefix, config.hidden_size, self.inner, self.bias)
 
     def build(self, site: Site) -> MlpLayer:
         return GatedMlp(site.weights, f"{site.prefix}.{self.prefix}", self.activation, self.bias)
@@ -228,11 +227,10 @@ class MlpPlan:
 class GatedMlp:
     """down(activation(gate(h)) * up(h)), with the residual x added. h, x [rows, hidden].
 
-    ``activation``: "silu" or "gelu" (tanh form); ``prefix``: the tensors' names up to ``gate_proj`` and so on. Its bits
-    are those of the separate operations.
+    ``prefix``: the tensors' names up to ``gate_proj`` and so on. Its bits are those of the separate operations.
     """
 
-    def __init__(self, weights: WeightTable, prefix: str, activation: str = "silu", bias: bool = False) -> None:
+    def __init__(self, weights: WeightTable, prefix: str, activation: Activation = "silu", bias: bool = False) -> None:
         self.inner: Gated | GatedParts = weights.gated(f"{prefix}.gate_proj", f"{prefix}.up_proj", activation, bias)
         self.down: Linear = weights.linear(f"{prefix}.down_proj", bias)
 

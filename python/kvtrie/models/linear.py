@@ -5,7 +5,7 @@ Threads: read-only once built. Activations are float32.
 
 from __future__ import annotations
 
-from typing import Union
+from typing import NamedTuple, Union
 
 from .. import ops
 from .._core import Tensor
@@ -13,6 +13,22 @@ from .weights import Array
 
 Matrix = Union[Tensor, ops.PackedWeight]
 Weight = Union[Matrix, tuple[Matrix, ...]]  # parts: their outputs one after the other
+
+
+class ClampedSwiGlu(NamedTuple):
+    """gate * sigmoid(alpha * gate) * (up + 1), with gate held below ``limit`` and up within it. Both are above 0."""
+
+    alpha: float
+    limit: float
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        """silu(alpha * gate) * (up + 1) / alpha."""
+        alpha, limit = self
+        gate = ops.clamp(gate, high=alpha * limit, scale=alpha)
+        return ops.silu_mul(gate, ops.clamp(up, -limit / alpha, limit / alpha, 1 / alpha, 1 / alpha))
+
+
+Activation = Union[str, ClampedSwiGlu]  # "silu" or "gelu" (tanh form) of the gate, times what goes up
 
 
 class Linear:
@@ -56,10 +72,17 @@ class Gated:
 class GatedParts:
     """The same where a device's matmul takes plain weights, or where there are biases: two products and a gate."""
 
-    def __init__(self, gate: Linear, up: Linear, activation: str) -> None:
+    def __init__(self, gate: Linear, up: Linear, activation: Activation) -> None:
         self.gate = gate
         self.up = up
-        self._join = ops.silu_mul if activation == "silu" else ops.gelu_mul
+        self.activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._join(self.gate(x), self.up(x))
+        return joined(self.activation, self.gate(x), self.up(x))
+
+
+def joined(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
+    """The two halves of a gated MLP, of one shape, as one."""
+    if not isinstance(activation, str):
+        return activation(gate, up)
+    return ops.silu_mul(gate, up) if activation == "silu" else ops.gelu_mul(gate, up)

@@ -18,7 +18,6 @@ there sends rows to other experts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,15 +25,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import ops
-from .._core import Device, Tensor
+from .._core import Tensor
 from ..errors import FormatError
 from .config import ModelConfig
-from .decoder import GatedMlp, MlpLayer, PlainMlp, PlainMlpPlan, Shapes, Site, mlp_shapes
-from .linear import Gated, Linear
+from .decoder import GatedMlp, MlpLayer, PlainMlp, PlainMlpPlan, Shapes, Site, biases, mlp_shapes
+from .expert_sets import ExpertSets, routed_rows
+from .linear import Activation, Linear
 from .weight_table import WeightTable
 from .weights import Array, WeightSource
-
-ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replayed step may have
 
 
 class Ranking(NamedTuple):
@@ -59,7 +57,8 @@ class ExpertsPlan:
     "normed", by its share among the k; "sigmoid_normed", by its sigmoid's share of theirs. ``shared_gate``: whether the
     shared expert is weighted by the sigmoid of a gate. ``router`` and ``shared``: the names of their tensors.
     ``ranking``: how the k are chosen, if not by their scores alone. ``gated``: False for MLPs without gates, of which
-    the shared one may have biases (``shared_bias``).
+    the shared one may have biases (``shared_bias``). ``bias``: of the router and of each expert's three matrices.
+    ``activation``: of routed experts.
     """
 
     experts: int
@@ -74,6 +73,8 @@ class ExpertsPlan:
     ranking: Ranking | None = None
     gated: bool = True
     shared_bias: bool = False
+    bias: bool = False
+    activation: Activation = "silu"
 
     @property
     def scales_input(self) -> bool:
@@ -83,6 +84,7 @@ class ExpertsPlan:
     def shapes(self, config: ModelConfig) -> Shapes:
         hidden, prefix = config.hidden_size, self.prefix
         shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
+        shapes.update(biases(shapes, (f"{prefix}.{self.router}",), self.bias))
         if self.ranking is not None and self.ranking.bias is not None:
             shapes[f"{prefix}.{self.ranking.bias}"] = self.ranking.shape
         if self.shared_gate:
@@ -98,8 +100,8 @@ class ExpertsPlan:
         shapes: Shapes = {}
         for index in range(self.experts):
             name = f"{prefix}.{index}"
-            plain = PlainMlpPlan(self.inner, prefix=name)
-            shapes.update(mlp_shapes(name, config.hidden_size, self.inner) if self.gated else plain.shapes(config))
+            gated = mlp_shapes(name, config.hidden_size, self.inner, self.bias)
+            shapes.update(gated if self.gated else PlainMlpPlan(self.inner, prefix=name).shapes(config))
         return shapes
 
     @property
@@ -130,12 +132,9 @@ class SparseMlp:
     def __init__(self, plan: ExpertsPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
-        self.router: Linear = weights.linear(f"{prefix}.{plan.router}", quantise=False)
-        self.experts: Experts = (
-            Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
-            if plan.gated
-            else PlainExperts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scales_input)
-        )
+        self.router: Linear = weights.linear(f"{prefix}.{plan.router}", plan.bias, quantise=False)
+        kind = Experts if plan.gated else PlainExperts
+        self.experts: Experts = kind(weights, f"{prefix}.experts", plan)
         self.bias: Tensor | None = None
         self.scale: Tensor | None = None
         if plan.ranking is not None:
@@ -180,23 +179,25 @@ class SparseMlp:
 
 
 class Experts:
-    """The experts of one layer. ``scales_input``: factors multiply what goes in, not what comes out."""
+    """The experts of one layer."""
 
-    def __init__(self, weights: WeightTable, prefix: str, count: int, scales_input: bool) -> None:
-        self._scales_input = scales_input
+    def __init__(self, weights: WeightTable, prefix: str, plan: ExpertsPlan) -> None:
+        self._scales_input = plan.scales_input
         self._sets: ExpertSets | None = None
         self._experts: list[MlpLayer] = []
-        self._count = count
-        self._take(weights, prefix)
+        self._count = plan.experts
+        self._take(weights, prefix, plan)
 
-    def _take(self, weights: WeightTable, prefix: str) -> None:
+    def _take(self, weights: WeightTable, prefix: str, plan: ExpertsPlan) -> None:
         for index in range(self._count):
-            expert = GatedMlp(weights, f"{prefix}.{index}")
+            expert = GatedMlp(weights, f"{prefix}.{index}", plan.activation, plan.bias)
             if index == 0:
                 self._sets = ExpertSets.like(expert, self._count, weights.device)
             if self._sets is not None and not self._sets.put(index, expert):
                 self._sets = None
             self._experts.append(expert)
+        if self._sets is not None:
+            self._sets.complete(self._experts)
 
     def __call__(self, h: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
         """h [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
@@ -225,59 +226,8 @@ class Experts:
 class PlainExperts(Experts):
     """Experts that are MLPs without gates: the choice is read back however few rows there are."""
 
-    def _take(self, weights: WeightTable, prefix: str) -> None:
+    def _take(self, weights: WeightTable, prefix: str, plan: ExpertsPlan) -> None:
         self._experts = [PlainMlp(weights, f"{prefix}.{index}") for index in range(self._count)]
-
-
-@functools.lru_cache
-def routed_rows(experts: int, k: int) -> int:
-    """Rows up to which a product for each choice reads little more than one for each expert that was chosen.
-
-    Of rows that choose ``k`` of ``experts`` at random, experts (1 - (1 - k / experts)^rows) are chosen by some.
-    Products of a few rows take as long as reading their weights; not having to wait is worth reading some twice.
-    """
-    most = 1
-    for rows in range(2, ROUTED_ROWS + 1):
-        chosen = experts * (1 - (1 - k / experts) ** rows)
-        if rows * k <= 1.75 * chosen:
-            most = rows
-    return most
-
-
-class ExpertSets:
-    """The experts of one layer in two buffers, one for the first halves of their MLPs and one for the second."""
-
-    def __init__(self, inner: Gated, down: ops.PackedWeight, count: int) -> None:
-        self._activation = inner.activation
-        self._pairs, self._downs = ops.PackedSet(inner.pair, count), ops.PackedSet(down, count)
-
-    @classmethod
-    def like(cls, expert: GatedMlp, count: int, device: Device) -> ExpertSets | None:
-        """Room for ``count`` such experts; None where products are not routed, or the buffers would be too large."""
-        inner, down = expert.inner, expert.down.weight
-        if not ops.can_route(device) or not isinstance(inner, Gated) or not isinstance(down, ops.PackedWeight):
-            return None
-        if max(inner.pair.nbytes, down.nbytes) * count > device.capabilities["max_alloc_bytes"]:
-            return None
-        return cls(inner, down, count)
-
-    def put(self, index: int, expert: GatedMlp) -> bool:
-        """Takes over the expert's weights; False, and nothing done, when they are kept otherwise than the first's."""
-        inner, down = expert.inner, expert.down.weight
-        if not isinstance(inner, Gated) or not isinstance(down, ops.PackedWeight):
-            return False
-        if (inner.pair.dtype, down.dtype) != (self._pairs.dtype, self._downs.dtype):
-            return False
-        self._pairs.put(index, inner.pair)
-        self._downs.put(index, down)
-        pair, weight = self._pairs[index], self._downs[index]
-        assert isinstance(pair, ops.PackedPair) and isinstance(weight, ops.PackedWeight)
-        expert.inner, expert.down = Gated(pair, inner.activation), Linear(weight)
-        return True
-
-    def __call__(self, h: Tensor, chosen: Tensor) -> Tensor:
-        """h [rows, hidden], or [rows, k, hidden], one for each choice; chosen [rows, k] -> [rows, k, hidden]."""
-        return ops.matmul_routed(ops.matmul_routed(h, self._pairs, chosen, self._activation), self._downs, chosen)
 
 
 def unfuse(

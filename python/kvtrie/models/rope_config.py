@@ -117,6 +117,17 @@ def ropes_of_kinds(
     return ropes
 
 
+def rope_of_kind(parameters: Raw, where: str, max_positions: int) -> RopeFields:
+    """Of a dictionary that one kind of layers has for itself, which no other key of the file changes."""
+    rope = whole_heads(_fields(parameters, {}, where, Defaults(max_positions=max_positions)), where)
+    if rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
+        raise NotSupported(
+            f"[models.config] {where}: rope_type: got {rope.scaling['rope_type']!r}, "
+            "allowed default, linear, yarn, llama3"
+        )
+    return rope
+
+
 def _dictionaries_of_kinds(raw: Raw, where: str) -> dict[str, Mapping[str, object]]:
     parameters, scaling = _dictionary(raw, "rope_parameters", where), _dictionary(raw, "rope_scaling", where)
     if parameters and not {FULL, SLIDING} & parameters.keys():

@@ -32,7 +32,9 @@ class StepLike(Protocol):
     @property
     def sessions(self) -> Sequence[object]: ...
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor: ...
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None, scale: float | None = None
+    ) -> Tensor: ...
 
     def attend_qkv(
         self,
@@ -44,6 +46,8 @@ class StepLike(Protocol):
         eps: float = 1e-6,
         offset: float = 0.0,
         scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
     def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor: ...

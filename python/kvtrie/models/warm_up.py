@@ -19,7 +19,7 @@ import numpy as np
 from .. import ops
 from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
-from .step_inputs import Positions, Rows
+from .step_inputs import Rows
 from .weights import Progress
 
 if TYPE_CHECKING:
@@ -43,8 +43,16 @@ class DryStep:
         self.sequences = np.zeros(rows, np.int32)
         self.sessions = [None]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:  # noqa: ARG002
-        return self._zeros(*q.shape[:2], v.shape[2])
+    def attend(
+        self,
+        layer: int,  # noqa: ARG002 (as a step has it)
+        q: Tensor,
+        k: Tensor | None = None,  # noqa: ARG002
+        v: Tensor | None = None,
+        *_: object,
+        **__: object,
+    ) -> Tensor:
+        return self._zeros(*q.shape[:2], q.shape[2] if v is None else v.shape[2])
 
     def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:  # noqa: ARG002
         return self._zeros(qkv.shape[0], self._heads)
@@ -120,21 +128,19 @@ def _choice(model: Model) -> None:
 
 def _attention(model: Model, dtype: str) -> None:
     config = model.config
-    ops.warm_up(
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
-        dtype=dtype,
-        weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
-        device=model.device,
-    )
+    for heads in {group.heads_of(config) for group in model.attention_groups(config)}:
+        ops.warm_up(
+            config.num_attention_heads,
+            *heads,
+            dtype=dtype,
+            weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
+            device=model.device,
+        )
 
 
 def _layers(model: Model, rows: int) -> None:
     step = DryStep(model, rows)
-    x = model.embed(step.tokens)
-    for index in kinds_of_layers(model):
-        model._layers[index](step, x, Positions(step, model.device), None)
+    x = model.through(kinds_of_layers(model), step, step.tokens, None)
     if model.dtype not in ("float32", "float16"):  # the head's type may be that of no layer
         model._head(x)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -14,8 +15,9 @@ import numpy as np
 
 from .. import ops
 from .._core import Device, Tensor, tensor
-from ..errors import ArgumentError
-from .linear import Gated, GatedParts, Linear, Matrix, Weight, as_parts
+from ..errors import ArgumentError, FormatError
+from . import mxfp4
+from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
 
@@ -25,9 +27,9 @@ class WeightTable:
     ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are
     for packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
     otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
-    matrix as its file does: blocks as they are, F16 as float16, F32 and BF16 as float32; blocks that no kernel knows as
-    float16, which moves the numbers they stand for by up to 2^-11 of each. What steers is float16 at least. Sizes in
-    bytes.
+    matrix as its file does: blocks as they are, MXFP4 as q5_0 (mxfp4.py), F16 as float16, F32 and BF16 as float32;
+    blocks that no kernel knows as float16, which moves the numbers they stand for by up to 2^-11 of each. What steers
+    is float16 at least. Sizes in bytes.
     """
 
     def __init__(
@@ -49,6 +51,13 @@ class WeightTable:
         """A norm weight or bias, float32; ``change`` is applied to it before the upload."""
         values: Array = to_float32(self._read(name), self._sources[name].dtype)
         return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
+
+    def number(self, name: str) -> float:
+        """The only number of a tensor. Raises ``kv.FormatError`` where it is not finite."""
+        value = float(to_float32(self._read(name), self._sources[name].dtype).reshape(()))
+        if not math.isfinite(value):
+            raise FormatError(f"[models] {self._sources[name].origin}: {name}: got {value}, allowed a finite number")
+        return value
 
     def constant(self, values: Array) -> Tensor:
         """Numbers that are in no checkpoint, float32."""
@@ -82,10 +91,10 @@ class WeightTable:
         shifts = [to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype) for name in names]
         return Linear(weight, self._upload(np.concatenate(shifts)))
 
-    def gated(self, gate: str, up: str, activation: str = "silu", bias: bool = False) -> Gated | GatedParts:
-        """The first half of a gated MLP; ``activation``: "silu" or "gelu"."""
+    def gated(self, gate: str, up: str, activation: Activation = "silu", bias: bool = False) -> Gated | GatedParts:
+        """The first half of a gated MLP."""
         kept = self._type_of(gate)
-        if bias or not self.packs or kept != self._type_of(up):
+        if bias or not isinstance(activation, str) or not self.packs or kept != self._type_of(up):
             return GatedParts(self.linear(gate, bias), self.linear(up, bias), activation)
         with self._naming(f"{gate} or {up}"):
             first, second = (self._matrix(f"{name}.weight", kept) for name in (gate, up))
@@ -208,6 +217,8 @@ class WeightTable:
         as_stored = self.dtype == "stored" or kept != "q8_0"
         if as_stored and source.blocks is not None and BLOCKS.get(source.stored) == kept:
             return np.ascontiguousarray(self._stored(name))
+        if source.stored == mxfp4.KIND and kept == mxfp4.KEPT:
+            return mxfp4.as_q5_0(self._stored(name), name)
         values, stored = self._read(name), source.dtype
         if kept in BLOCKS.values() and kept != "q8_0":
             return self._quantised(name, to_float32(values, stored), kept)
@@ -261,4 +272,4 @@ _HEADS = ("lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
 def _stored_type(source: WeightSource) -> str:
     """What "stored" makes of an element type or a kind of blocks."""
-    return {**BLOCKS, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")
+    return {**BLOCKS, mxfp4.KIND: mxfp4.KEPT, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")

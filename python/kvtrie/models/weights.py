@@ -30,6 +30,7 @@ Progress = Callable[[int, int], object]
 
 # safetensors' names of the supported element types, and the numpy type their bytes are read as.
 STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_READ = {**STORED, "U8": np.dtype(np.uint8)}  # bytes are parts of blocks (mxfp4.py)
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"  # see adapter.py
@@ -190,8 +191,8 @@ def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) ->
     def read(begin: int, end: int) -> Array:
         count = (end - begin) * width
         try:
-            start = offset + begin * width * STORED[dtype].itemsize
-            values: Array = np.fromfile(path, STORED[dtype], count, offset=start)
+            start = offset + begin * width * _READ[dtype].itemsize
+            values: Array = np.fromfile(path, _READ[dtype], count, offset=start)
         except OSError as error:
             raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
         if values.size != count:
@@ -203,7 +204,8 @@ def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) ->
 
 
 def from_arrays(arrays: Mapping[str, Any]) -> dict[str, WeightSource]:
-    """Sources over arrays in memory: float32, float16, float64 (rounded to float32) or ml_dtypes' bfloat16."""
+    """Sources over arrays in memory: float32, float16, float64 (rounded to float32) or ml_dtypes' bfloat16; uint8 of
+    quantised blocks."""
     return {name: _array_source(name, np.asarray(value)) for name, value in arrays.items()}
 
 
@@ -212,11 +214,14 @@ def _array_source(name: str, array: Array) -> WeightSource:
         code, stored = "BF16", np.ascontiguousarray(array).view(np.uint16)
     elif array.dtype == np.float16:
         code, stored = "F16", np.ascontiguousarray(array)
+    elif array.dtype == np.uint8:
+        code, stored = "U8", np.ascontiguousarray(array)
     elif array.dtype in (np.float32, np.float64):
         code, stored = "F32", np.ascontiguousarray(array, dtype=np.float32)
     else:
         raise ArgumentTypeError(
-            f"[models] weights[{name!r}]: got {array.dtype}, allowed float32, float16, float64 or bfloat16"
+            f"[models] weights[{name!r}]: got {array.dtype}, allowed float32, float16, float64 or bfloat16, "
+            "and uint8 of blocks"
         )
     return WeightSource(name, code, tuple(array.shape), stored.nbytes, "weights", _array_reader(stored))
 

@@ -62,6 +62,7 @@ def positions(x: Floats, table: ops.RopeTable) -> kv.Tensor:
 def rows(x: Floats, logits: kv.Tensor) -> list[kv.Tensor]:
     made = [ops.silu(x), ops.sigmoid(x), ops.softplus(x), ops.softmax(x), ops.silu_mul(x, x), ops.gelu_mul(x, x)]
     made += [ops.add(x, x), ops.mul(x, x), ops.rms_norm(x, x, 1e-6, offset=1.0), ops.layer_norm(x, x, None, 1e-5)]
+    made += [ops.clamp(x, -1.0, None, scale=2.0, shift=0.5)]
     made += [ops.l2_norm(x, 1e-6), ops.embedding(x, [1, 2]), ops.concat([x, x], axis=0), *ops.split(x, [1, 1])]
     made += [ops.attention(x, x, x, mask=x, scale=1.0, softcap=None, sinks=None)]
     made += [ops.argmax(logits), ops.sample(logits, 0.7, [4, 5], 0.9, seed=1, min_p=0.1, edits=None)]

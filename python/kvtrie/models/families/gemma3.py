@@ -18,6 +18,7 @@ from ..._core import Tensor
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
+from ..causal import softcap
 from ..common_settings import COMMON, not_read
 from ..config import ModelConfig, check, common_fields, layer_kinds, refuse_activation, refuse_quantised, text_part
 from ..decoder import SANDWICH, LayerPlan, MlpPlan
@@ -164,9 +165,6 @@ class Gemma3(Model):
     def build_rest(self, weights: WeightTable) -> None:
         width = self.config.hidden_size
         self._embedding_scale = weights.constant(np.full(width, math.sqrt(width)))
-        cap, vocab = self.config.final_logit_softcapping, self.config.vocab_size
-        if cap is not None:
-            self._cap = [weights.constant(np.full(vocab, number)) for number in (2 / cap, 2 * cap, -cap)]
 
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
@@ -187,11 +185,8 @@ class Gemma3(Model):
         return ops.mul(super().embed(tokens), self._embedding_scale)
 
     def finish(self, logits: Tensor) -> Tensor:
-        """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
-        if self.config.final_logit_softcapping is None:
-            return logits
-        inner, outer, shift = self._cap
-        return ops.add(ops.mul(ops.sigmoid(ops.mul(logits, inner)), outer), shift)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else softcap(logits, cap)
 
 
 def _window(reader: Reader) -> int:

@@ -50,7 +50,7 @@ _COMMON = {
 }
 _CONVOLUTIONS = ("linear_attn.conv1d.weight", "conv.conv.weight", "mamba.conv1d.weight")
 _HALVES = ("mlp.gate_proj", "mlp.up_proj")  # of one tensor, in files without ffn_gate
-_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
+_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 
 
 def checkpoint_sources(
@@ -92,6 +92,9 @@ class _Search:
 
     def _in_block(self, block: str, leaf: str, shape: tuple[int, ...]) -> WeightSource:
         expert = _EXPERT.fullmatch(leaf)
+        if expert is not None and expert[3] == "bias":
+            name = f"{block}.ffn_{expert[2]}_exps.bias"
+            return self._expert_bias(name, int(expert[1]), shape)
         if expert is not None:
             return self._expert(block, int(expert[1]), expert[2], shape)
         if leaf == "linear_attn.in_proj_qkvz.weight":
@@ -144,6 +147,12 @@ class _Search:
         tensor = self._checked(name, (count, every, columns))
         stacked = source(tensor._replace(shape=(count * every, columns)), name)
         return rows_of(stacked, f"{name}[{index}]", index * every + begin, shape)
+
+    def _expert_bias(self, name: str, index: int, shape: tuple[int, ...]) -> WeightSource:
+        """Of ffn_gate_exps [experts, outputs] or its like."""
+        assert isinstance(self._config, ExpertsConfig)
+        whole = self._whole(name, (self._config.num_experts, *shape))
+        return whole.part(f"{name}[{index}]", index, index + 1, shape, lambda slab: slab[0])
 
     def _qkvz(self, block: str, shape: tuple[int, ...]) -> WeightSource:
         """Key head by key head, from attn_qkv and attn_gate; files of the first days have it as it was, as ssm_in."""
