@@ -33,8 +33,8 @@ import numpy.typing as npt
 from ._arguments import listed, optional_callable, refusal, whole
 from ._core import CausalCache, Session
 from ._divergence import Rows, Sums
+from ._prompts import Prompt, token_ids
 from .errors import ArgumentError
-from .generate import Prompt, token_ids
 from .prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Quality:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws KL and bytes of each format into a file; its ending says which kind (svg, png, pdf).
 
-        Raises ``kv.NotSupported`` where matplotlib is not installed.
+        Raises ``kv.errors.NotSupportedError`` where matplotlib is not installed.
         """
         from .viz.quality import draw_quality
 
@@ -139,8 +139,8 @@ def quality(
     pair of both is measured. ``context``: tokens of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
-    Raises ``kv.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and formats
-    that are not known; else what ``load`` raises.
+    Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and
+    formats that are not known; else what ``load`` raises.
     """
     optional_callable(progress, _WHERE, "progress", "a callable (done, total)")
     names = _names(kv_dtypes, "kv_dtypes")

@@ -155,7 +155,9 @@ def test_embedding() -> None:
         [kv.ops.pack(kv.tensor(table[:3])), kv.ops.pack(kv.tensor(table[3:]))],
     ):
         same(kv.ops.embedding(parts, ids), table[ids])
-        with pytest.raises(kv.ArgumentError, match=rf"ids\[0\]: got {len(table)}, allowed 0 to {len(table) - 1}"):
+        with pytest.raises(
+            kv.errors.ArgumentError, match=rf"ids\[0\]: got {len(table)}, allowed 0 to {len(table) - 1}"
+        ):
             kv.ops.embedding(parts, [len(table)])
 
 
@@ -339,5 +341,5 @@ def test_sample_takes_parameters_of_each_row() -> None:
     ],
 )
 def test_wrong_arguments_name_the_argument(call: Any, name: str) -> None:
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=rf"\b{name}|{name}"):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=rf"\b{name}|{name}"):
         call()

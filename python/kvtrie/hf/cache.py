@@ -15,7 +15,7 @@ from typing_extensions import Self
 from .. import _core
 from .._arguments import refusal, text, whole
 from .._live import Live
-from ..errors import ArgumentError, ClosedError, NotSupported
+from ..errors import ArgumentError, ClosedError, NotSupportedError
 from ..prefix_cache import Bytes, Keys, PrefixCache
 from ..stores import Store
 from . import forward
@@ -45,8 +45,8 @@ class Cache(Live):
     ``kvtrie.PrefixCache``.
 
     While it is open, ``forward`` of the decoder and of the model around it are replaced; calls that are given no
-    session of this cache run as before. Any thread may begin sessions. Raises ``NotSupported`` for layers that keep
-    something else than K, V and states and for heads that answer from one row of many (classification), and
+    session of this cache run as before. Any thread may begin sessions. Raises ``NotSupportedError`` for layers that
+    keep something else than K, V and states and for heads that answer from one row of many (classification), and
     ``ArgumentError`` where ``memory`` is too little.
     """
 
@@ -204,7 +204,7 @@ def _head_of(model: torch.nn.Module, decoder: torch.nn.Module) -> torch.nn.Modul
     if head is decoder:
         return None
     if not head.can_generate():
-        raise NotSupported(
+        raise NotSupportedError(
             f"[hf.Cache] model: got {type(head).__name__}, allowed a causal language model, whose head answers for "
             f"each token from its own row"
         )

@@ -23,7 +23,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from .. import _core
 from .._locks import make_lock
-from ..errors import Error, InternalError, NotRestorable, NotSupported
+from ..errors import Error, InternalError, NotRestorableError, NotSupportedError
 from .row import Row
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CellLayer(hf.CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         now = _active.run
         if now is None:
-            raise NotSupported("[hf] update: got one outside a forward pass of the model, allowed inside")
+            raise NotSupportedError("[hf] update: got one outside a forward pass of the model, allowed inside")
         now.put(self._number, key_states, value_states)
         return key_states, value_states
 
@@ -140,11 +140,13 @@ class Cells:
         model, layout = cache.model, cache.layout
         where = f"[hf.Cache] form: got 'cells' for {type(model).__name__}, allowed"
         if layout.states or layout.shared:
-            raise NotSupported(f"{where} for models whose layers all have attention and K and V of their own: 'copy'")
+            raise NotSupportedError(
+                f"{where} for models whose layers all have attention and K and V of their own: 'copy'"
+            )
         if not getattr(model, "_supports_attention_backend", False):
-            raise NotSupported(f"{where} for models whose attention can be replaced: 'copy'")
+            raise NotSupportedError(f"{where} for models whose attention can be replaced: 'copy'")
         if model.get_input_embeddings().weight.device.type != "cpu":
-            raise NotSupported(f"{where} on a CPU: 'copy'")
+            raise NotSupportedError(f"{where} on a CPU: 'copy'")
 
     def attach(self, model: torch.nn.Module, user: object) -> None:
         """Registers the attention function, and makes it the model's, for as long as any ``user`` has it."""
@@ -195,7 +197,7 @@ class Cells:
         for row in place.rows:
             length = max(0, place.columns + tokens_to_remove - row.pad)
             if row.session is not None and not row.session.can_rewind(length):
-                raise NotRestorable(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
+                raise NotRestorableError(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
         return place.layers
 
     def fill(self, cache: Cache, place: Place, width: int) -> None:
@@ -238,7 +240,7 @@ def _step(row: Row, ids: list[int]) -> _core.Step | None:
         return None
     end = row.length + len(ids)
     if session.length < row.length:
-        raise NotRestorable(f"[hf] a session stands at {session.length}, its row at {row.length}")
+        raise NotRestorableError(f"[hf] a session stands at {session.length}, its row at {row.length}")
     if session.length != row.length or session.recorded < end or session.tokens[row.length :].tolist() != ids:
         if session.recorded > row.length:
             session.rewind(row.length)
@@ -280,11 +282,11 @@ def _attend_or(fallback: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor 
 
 def _refuse(query: torch.Tensor, options: dict[str, object]) -> None:
     if torch.is_grad_enabled() and query.requires_grad:
-        raise NotSupported("[hf] form 'cells': got a pass with gradients, allowed inside torch.no_grad()")
+        raise NotSupportedError("[hf] form 'cells': got a pass with gradients, allowed inside torch.no_grad()")
     if options.get("position_bias") is not None:
-        raise NotSupported("[hf] form 'cells': got a position_bias, allowed attention without one: form 'copy'")
+        raise NotSupportedError("[hf] form 'cells': got a position_bias, allowed attention without one: form 'copy'")
     if options.get("output_attentions"):
-        raise NotSupported("[hf] form 'cells': got output_attentions, allowed in form 'copy' only")
+        raise NotSupportedError("[hf] form 'cells': got output_attentions, allowed in form 'copy' only")
 
 
 def _mask_or(fallback: str) -> Callable[..., torch.Tensor | None]:

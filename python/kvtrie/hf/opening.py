@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..errors import CacheFull
+from ..errors import CacheFullError
 from .row import Row
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Opener:
     def _begun(self, known: Sequence[int], prompt: Sequence[int], pad: int) -> Row:
         try:
             session: _core.Session = self._cache.prefix_cache.begin(list(known), self._namespace)
-        except CacheFull as error:
+        except CacheFullError as error:
             return Row(None, (), pad, str(error))
         if len(known) < len(prompt):
             session.append(list(prompt[len(known) :]))

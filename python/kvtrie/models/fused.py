@@ -24,7 +24,7 @@ def split_qkv(sources: Mapping[str, WeightSource], config: ModelConfig) -> dict[
 def _split(
     sources: Mapping[str, WeightSource], fused: str, names: Sequence[str], sizes: Sequence[int]
 ) -> dict[str, WeightSource]:
-    """Raises ``kv.FormatError`` for a matrix that has not as many rows as ``sizes`` together."""
+    """Raises ``kv.errors.FormatError`` for a matrix that has not as many rows as ``sizes`` together."""
     found: dict[str, WeightSource] = {}
     for name, source in sources.items():
         if not name.endswith(f"{fused}.weight"):

@@ -3,9 +3,9 @@
 Layers that hold the same tensors in the same types, rotate alike and see alike launch the same kernels, so one of each
 kind stands for all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each
 of these layers runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``,
-recurrent states are seen to by their caches. Where steps are replayed (``kv.StepGraphs``), two are recorded on caches
-that go at once: the program that replays them depends on the whole step. Activations are those of token 0; nothing but
-time depends on them.
+recurrent states are seen to by their caches. Where steps are replayed (``kv.ops.StepGraphs``), two are recorded on
+caches that go at once: the program that replays them depends on the whole step. Activations are those of token 0;
+nothing but time depends on them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from .. import __version__
-from ..replies import SamplingOptions
+from .._options import SamplingOptions
 from .answer import Answer, Piece
 from .asked_for import sampling
 from .engine import AnswerOptions, Engine

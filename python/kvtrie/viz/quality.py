@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 from .palette import tier_colour
 from .table import table_text
 from .words import format_bytes, plural
@@ -55,12 +55,13 @@ def _cells(each: FormatQuality, is_reference: bool) -> tuple[str, ...]:
 def draw_quality(found: Quality, path: str | os.PathLike[str]) -> None:
     """Writes the plot; the file's ending says in which format.
 
-    Raises ``kv.NotSupported`` without matplotlib, and ``kv.ArgumentError`` for an ending that it does not know.
+    Raises ``kv.errors.NotSupportedError`` without matplotlib, and ``kv.errors.ArgumentError`` for an ending that it
+    does not know.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NotSupported("[quality] plot: needs matplotlib: pip install matplotlib") from error
+        raise NotSupportedError("[quality] plot: needs matplotlib: pip install matplotlib") from error
     rows = (found.reference, *found.formats)
     places = range(len(rows))
     figure = Figure(figsize=(9, 1.6 + 0.34 * len(rows)), layout="constrained")

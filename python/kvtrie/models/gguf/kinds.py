@@ -37,7 +37,7 @@ _MOST_NAME = 256  # bytes of a tensor's name in an importance matrix
 
 
 def refuse_other_kinds(file: GgufFile) -> None:
-    """Raises ``kv.FormatError`` saying what ``file`` is, unless it is a model."""
+    """Raises ``kv.errors.FormatError`` saying what ``file`` is, unless it is a model."""
     stated = file.values.get("general.type", "model")
     kind = _kind(file.values, stated if isinstance(stated, str) else "")
     if kind is None and file.tensors and all(name.endswith((".lora_a", ".lora_b")) for name in file.tensors):

@@ -30,7 +30,7 @@ _FLOAT32 = 1e-6  # relative: what numbers of 32 bits may differ by that are mean
 
 
 def rope_scaling(d: Description, theta: float) -> dict[str, object] | None:
-    """None where nothing is scaled. Raises ``kv.FormatError`` naming the key or tensor."""
+    """None where nothing is scaled. Raises ``kv.errors.FormatError`` naming the key or tensor."""
     keys = d.keys
     kind = keys.text(".rope.scaling.type", "linear")
     if kind not in _KINDS:

@@ -1,6 +1,6 @@
 """Replaying traces: what would a cache of this size, with this policy, have reused?
 
-    report = kv.simulate("trace.jsonl", capacity=["1M", "5M"], policy="all")
+    report = kv.replay.simulate("trace.jsonl", capacity=["1M", "5M"], policy="all")
     print(report.table())
 
 The trie, the planner and the policies are those of ``PrefixCache``, on caches without bytes. ``simulate_fleet`` does
