@@ -10,10 +10,11 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 
 from . import _core
+from ._amounts import amounts
 from ._arguments import refusal
 from ._live import Live
 from ._paths import path_text
-from ._quotas import Quota, Share, amounts
+from ._quotas import Quota, Share
 from ._values import Node, make_nodes
 from .errors import ArgumentTypeError, FormatError
 from .explain import Explanation
@@ -217,24 +218,24 @@ class PrefixCache(Live, _core.PrefixCache):
 
         Further ``options``: those of ``kvtrie.viz.tree_text``.
         """
-        from .viz import tree_text
+        from .viz.text import tree_text
 
         return tree_text(self, self._decode_by(decode), **options)
 
     def to_dot(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree in DOT, for Graphviz. ``options``: those of ``kvtrie.viz.tree_dot``."""
-        from .viz import tree_dot
+        from .viz.dot import tree_dot
 
         return tree_dot(self, self._decode_by(decode), **options)
 
     def to_svg(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree as an SVG picture. ``options``: those of ``kvtrie.viz.tree_svg``."""
-        from .viz import tree_svg
+        from .viz.svg import tree_svg
 
         return tree_svg(self, self._decode_by(decode), **options)
 
     def _repr_html_(self) -> str:
-        from .viz import tree_html
+        from .viz.notebook import tree_html
 
         return "<p>a closed kvtrie.PrefixCache</p>" if self.closed else tree_html(self, self._decode_by(None))
 

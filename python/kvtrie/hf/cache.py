@@ -25,10 +25,11 @@ from .identity import fingerprint, named
 from .inputs import Inputs
 from .layout import Layout, layout_of
 from .past import Past
+from .place import Form
 from .states import States
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells": Cells}
+_FORMS: Mapping[str, Callable[[], Form]] = {"copy": Copying, "cells": Cells}
 
 
 class Cache(Live):
@@ -79,7 +80,7 @@ class Cache(Live):
         self.decoder: torch.nn.Module = model.get_decoder()
         self._head = _head_of(model, self.decoder)
         self.layout: Layout = layout_of(model, self.decoder)
-        self.form: Copying | Cells = _FORMS[form]()
+        self.form: Form = _FORMS[form]()
         self.form.allow(self)
         weights = model.get_input_embeddings().weight
         self.dtype: torch.dtype = weights.dtype
@@ -181,7 +182,7 @@ def _give_back(
     model: torch.nn.Module,
     decoder: torch.nn.Module,
     head: torch.nn.Module | None,
-    form: Copying | Cells,
+    form: Form,
     user: object,
 ) -> None:
     """Also for a cache that nobody has any more."""

@@ -27,9 +27,7 @@ from ..errors import Error, InternalError, NotRestorableError, NotSupportedError
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cache import Cache
-    from .past import Past
-    from .place import Place
+    from .place import Conversation, Place, Shared
     from .states import State
 
 _USERS = "_kvtrie_users"  # an attribute of a model: a set of objects, one for each open cache
@@ -98,7 +96,7 @@ class CellLayer(hf.CacheLayerMixin):
 
     is_croppable = True
 
-    def __init__(self, past: Past, number: int) -> None:
+    def __init__(self, past: Conversation, number: int) -> None:
         super().__init__()
         self._past = weakref.ref(past)
         self._number = number
@@ -136,7 +134,7 @@ class Cells:
 
     name = "cells"
 
-    def allow(self, cache: Cache) -> None:
+    def allow(self, cache: Shared) -> None:
         model, layout = cache.model, cache.layout
         where = f"[hf.Cache] form: got 'cells' for {type(model).__name__}, allowed"
         if layout.states or layout.shared:
@@ -169,17 +167,17 @@ class Cells:
             if not users and model.config._attn_implementation in _NAMES.values():
                 model.set_attn_implementation(model._kvtrie_attention)
 
-    def make_layers(self, past: Past, state: State) -> list[hf.CacheLayerMixin]:
+    def make_layers(self, past: Conversation, state: State) -> list[hf.CacheLayerMixin]:
         kept = {about.layer for about in past.cache.layout.attention}
         return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(len(state.like))]
 
-    def objection(self, past: Past) -> str | None:
+    def objection(self, past: Conversation) -> str | None:
         """Why a pass has to have tensors, or None."""
         if not attends(past.cache):
             return "form 'cells' with another attention implementation than when the cache was made"
         return None
 
-    def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+    def copied(self, held: list[hf.CacheLayerMixin], past: Conversation) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return self.make_layers(past, past.state)
 
     def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]:  # noqa: ARG002 (a form's)
@@ -200,13 +198,13 @@ class Cells:
                 raise NotRestorableError(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
         return place.layers
 
-    def fill(self, cache: Cache, place: Place, width: int) -> None:
+    def fill(self, cache: Shared, place: Place, width: int) -> None:
         """The cells are where they are."""
 
-    def expect(self, past: Past, ids: list[list[int]]) -> None:
+    def expect(self, past: Conversation, ids: list[list[int]]) -> None:
         """Steps are made with the tokens of a pass, not ahead of it."""
 
-    def compute(self, past: Past, ids: list[list[int]], run: Callable[[], object]) -> object:
+    def compute(self, past: Conversation, ids: list[list[int]], run: Callable[[], object]) -> object:
         """One pass. Where there is no room for its tokens, the session goes on with tensors, and keeps nothing."""
         try:
             steps = [_step(row, own) for row, own in zip(past.rows, ids)]
@@ -227,7 +225,7 @@ class Cells:
         return output
 
 
-def attends(cache: Cache) -> bool:
+def attends(cache: Shared) -> bool:
     """Whether the decoder's attention is still the function of this file."""
     return cache.decoder.config._attn_implementation in _NAMES.values()
 

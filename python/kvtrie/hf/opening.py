@@ -14,12 +14,12 @@ from ..errors import CacheFullError
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cache import Cache
+    from .place import Shared
     from .states import State
 
 
 def open_rows(
-    cache: Cache, prompts: Sequence[Sequence[int]], width: int, state: State, namespace: str, least: int
+    cache: Shared, prompts: Sequence[Sequence[int]], width: int, state: State, namespace: str, least: int
 ) -> tuple[list[Row], int]:
     """A row for each prompt, at the length that it reuses, and the columns of the batch that all of them reuse, which
     leaves the last ``least`` to compute. ``namespace``: of the tree, for this state of the model."""
@@ -44,7 +44,7 @@ def open_rows(
 
 
 class _Opener:
-    def __init__(self, cache: Cache, state: State, namespace: str) -> None:
+    def __init__(self, cache: Shared, state: State, namespace: str) -> None:
         self._cache = cache
         self._state = state
         self._namespace = namespace

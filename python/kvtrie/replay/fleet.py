@@ -21,8 +21,8 @@ from .fleet_report import Bounds, FleetReport, FleetRow, row_of
 from .fleet_run import FleetRun
 from .fleet_trace import Cells, adapted, arrival
 from .lines import LARGEST, PathLike
+from .parameters import Workload
 from .runs import Capacity, Progress, policies_of, tokens_of, trace_of, watcher
-from .synthetic import Workload
 from .traces import Request, Trace
 
 
