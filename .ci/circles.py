@@ -1,8 +1,10 @@
-"""Import circles of a Python package: modules that need each other, at import or inside functions.
+"""The map of imports inside a Python package, and its circles: modules that need each other.
 
-    .ci/circles.py [FOLDER [PACKAGE]]    python and kvtrie, unless others are named
+    .ci/circles.py [FOLDER [PACKAGE]]          prints a circle and exits with 1 if there is one
+    .ci/circles.py --map [FOLDER [PACKAGE]]    draws the map: each row needs rows above it only
 
-Prints each circle and exits with 1 if there is one. Imports for type checkers only (``if TYPE_CHECKING``) do not count.
+The folder is python and the package kvtrie, unless others are named. Every import counts: at the top, inside functions,
+and those for type checkers only (``if TYPE_CHECKING``).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from textwrap import wrap
 
 
 def modules(folder: Path, package: str) -> dict[str, Path]:
@@ -22,14 +25,9 @@ def modules(folder: Path, package: str) -> dict[str, Path]:
 
 
 def imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    for node in ast.iter_child_nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for other in node.orelse:
-                yield from imports(other)
-        else:
-            yield from imports(node)
 
 
 def needs(name: str, file: Path, known: dict[str, Path]) -> set[str]:
@@ -49,21 +47,52 @@ def needs(name: str, file: Path, known: dict[str, Path]) -> set[str]:
     return (found & known.keys()) - {name}
 
 
-def circle(folder: Path, package: str) -> list[str]:
-    """One circle, its first module again at the end; [] if there is none."""
+def graph(folder: Path, package: str) -> dict[str, set[str]]:
     known = modules(folder, package)
+    return {name: needs(name, file, known) for name, file in known.items()}
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """One circle, its first module again at the end; [] if there is none."""
     try:
-        TopologicalSorter({name: needs(name, file, known) for name, file in known.items()}).prepare()
+        TopologicalSorter(arrows).prepare()
     except CycleError as error:
         return list(reversed(error.args[1]))
     return []
 
 
+def rows(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that need nothing, those that need these only, and so on. REQUIRES: no circle."""
+    sorter = TopologicalSorter(arrows)
+    sorter.prepare()
+    found: list[list[str]] = []
+    while sorter.is_active():
+        found.append(sorted(sorter.get_ready()))
+        sorter.done(*found[-1])
+    return found
+
+
+def drawing(arrows: dict[str, set[str]], package: str) -> Iterator[str]:
+    """A line for each row: the package's own modules by name, those of its folders by their number."""
+    for number, row in enumerate(rows(arrows)):
+        counts: dict[str, int] = {}
+        for name in row:
+            parts = name.removeprefix(f"{package}.").split(".")
+            label = parts[0] if len(parts) == 1 else "/".join(parts[:-1])
+            counts[label] = counts.get(label, 0) + 1
+        labels = (label if count == 1 else f"{label} ({count})" for label, count in counts.items())
+        yield from wrap(", ".join(labels), 112, initial_indent=f"{number:3}  ", subsequent_indent="     ")
+
+
 def main() -> int:
-    folder, package = [*sys.argv[1:], *["python", "kvtrie"][len(sys.argv) - 1 :]]
-    found = circle(Path(folder), package)
+    named = [each for each in sys.argv[1:] if each != "--map"]
+    folder, package = [*named, *["python", "kvtrie"][len(named) :]]
+    arrows = graph(Path(folder), package)
+    found = circle(arrows)
     if found:
         print(f"modules that import each other:\n  {' -> '.join(found)}\n")
+    elif "--map" in sys.argv:
+        print("\n".join(drawing(arrows, package)))
     return bool(found)
 
 

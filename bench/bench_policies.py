@@ -14,8 +14,8 @@ from typing import Any
 
 import kvtrie as kv
 from colours import GUIDE
-from kvtrie.simulate import Report as Replays
-from kvtrie.simulate import read
+from kvtrie.replay import Report as Replays
+from kvtrie.replay import read
 from report import Report, Rows, arguments
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "trace.jsonl"
@@ -41,8 +41,8 @@ def compare(report: Report, found: Replays) -> float:
 def expanded(report: Report, path: str, block: int, tokens: int) -> float:
     """LRU by tokens and by blocks: reports both hit rates and returns their difference."""
     begin = time.perf_counter()
-    whole = kv.simulate(read(path, block, expand=True), tokens).rows[0].hit_rate
-    blocks = kv.simulate(read(path, block), tokens).rows[0].hit_rate
+    whole = kv.replay.simulate(read(path, block, expand=True), tokens).rows[0].hit_rate
+    blocks = kv.replay.simulate(read(path, block), tokens).rows[0].hit_rate
     seconds = time.perf_counter() - begin
     text = f"lru, {tokens:,} tokens: token by token {whole:.4f}, by blocks {blocks:.4f}, {seconds:.1f} s"
     report.row(text, capacity=tokens, by_tokens=whole, by_blocks=blocks, seconds=seconds)
@@ -52,7 +52,7 @@ def expanded(report: Report, path: str, block: int, tokens: int) -> float:
 def replay(report: Report, path: str, block: int, capacities: str) -> Replays:
     """Every policy at every capacity: the table, and one row each."""
     trace = read(path, block)
-    found = kv.simulate(trace, capacities.split(","), "all", progress=sys.stderr.isatty())
+    found = kv.replay.simulate(trace, capacities.split(","), "all", progress=sys.stderr.isatty())
     for line in found.table().splitlines():
         report.note(line)
     for row in found.rows:

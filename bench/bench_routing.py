@@ -13,9 +13,9 @@ import random
 import time
 from collections.abc import Callable
 
-from kvtrie.scale.routing import Affinity, Prompt, Replica
-from kvtrie.scale.shortlist import Index, Shortlist
-from kvtrie.scale.summaries import SIZE
+from kvtrie.ray.scale.routing import Affinity, Prompt, Replica
+from kvtrie.ray.scale.shortlist import Index, Shortlist
+from kvtrie.ray.scale.summaries import SIZE
 
 _BLOCKS = 187  # of a prompt of 12,000 tokens
 _PROMPTS = 10

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from colours import GUIDE
-from kvtrie.scale import ScaleOptions
+from kvtrie.ray.scale import ScaleOptions
 from report import Report, Rows, arguments
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python"))

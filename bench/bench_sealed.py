@@ -26,7 +26,7 @@ BYTES = 2 * 2 * LAYERS * HEADS * DIM  # of one token
 
 def make(folder: str, tokens: int, keys: Any) -> kv.PrefixCache:
     """A cache with room for the conversation in every tier."""
-    cache = kv.CausalCache(LAYERS, HEADS, DIM, tokens + 512, dtype="float16", device="host")
+    cache = kv.caches.CausalCache(LAYERS, HEADS, DIM, tokens + 512, dtype="float16", device="host")
     size = 4 * (tokens + 512) * BYTES
     return kv.PrefixCache(
         cache, fingerprint="f", host_bytes=size, disk=folder, disk_bytes=size, load="always", keys=keys

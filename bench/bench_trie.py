@@ -8,8 +8,8 @@ Workload, the same for all: 16 shared prefixes of 512 tokens, below them N leave
     lock          lock and unlock a leaf
     evict         evict the least recently used leaf
 
-Sides: ``kvtrie.PrefixTrie``; SGLang's ``RadixCache`` and its tree core in Rust, both from its published wheel, and its
-``RadixTreeCpp`` where the sources are there; mlx-lm's ``PromptTrie``; ``cachetools.LRUCache``, a plain map of whole
+Sides: ``kvtrie.trie.PrefixTrie``; SGLang's ``RadixCache`` and its tree core in Rust, both from its published wheel, and
+its ``RadixTreeCpp`` where the sources are there; mlx-lm's ``PromptTrie``; ``cachetools.LRUCache``, a plain map of whole
 prompts. Tokens are handed over in the form each side's own users have (bench/peers/radix.py), which is made off the
 clock. Sides run in turns; a figure is the median of rounds of 20 calls, each with other leaves. So caches are as cold
 as the sides before have left them, which at 1e6 leaves, where we run alone, is warmer than at 1e5.
@@ -136,7 +136,7 @@ def compare(report: Report, kinds: list[type[Side]], leaves: int, rounds: int) -
 
 def from_python(report: Report) -> None:
     """What a call costs that does nearly nothing: the part of our figures that is Python's."""
-    from kvtrie import PrefixTrie
+    from kvtrie.trie import PrefixTrie
 
     trie = PrefixTrie()
     whole = path(0)

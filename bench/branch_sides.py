@@ -46,7 +46,7 @@ class Ours:
         self.length = length
         capacity = conversations * (length + 512) + 512
         self.device = kv.Device()
-        self.cache = kv.PrefixCache(kv.CausalCache(range(LAYERS), KV_HEADS, DIM, capacity), host_bytes=0)
+        self.cache = kv.PrefixCache(kv.caches.CausalCache(range(LAYERS), KV_HEADS, DIM, capacity), host_bytes=0)
         self.tokens = prompt(length, length)
         self.session = self._filled(self.tokens)
         self.other = self._filled(prompt(length, length + 1)) if conversations > 1 else None

@@ -200,7 +200,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     with screen.loading(chosen.name) as progress:
         model = kv.models.load(chosen.path, progress=progress)
     if not model.has_tokenizer:
-        raise kv.NotSupported(f"[demo] {chosen.path}: no tokenizer.json, and conversations are text")
+        raise kv.errors.NotSupportedError(f"[demo] {chosen.path}: no tokenizer.json, and conversations are text")
     system = system_transcript(Path(chosen.path))
     longest, total = longest_prompt(model.tokenizer, system, options.tokens)
     capacity = options.capacity or longest + (total - longest) // 4

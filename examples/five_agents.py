@@ -26,7 +26,7 @@ AGENTS = {
 MANUAL = "\n\n".join(path.read_text(encoding="utf-8").strip() for path in (INSTRUCTIONS, TINY / "prompt.txt"))
 
 
-async def agent(batcher: kv.Batcher, name: str, tokens: int) -> list[kv.TextRequest]:
+async def agent(batcher: kv.Batcher, name: str, tokens: int) -> list[kv.Request[str]]:
     """Asks both questions, one after the other; its answers."""
     messages = [{"role": "system", "content": MANUAL}]
     answers = []

@@ -60,9 +60,9 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(index) for index in range(layers))
         self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
 
-    def caches(self, capacity: int) -> list[kv.CausalCache]:
+    def caches(self, capacity: int) -> list[kv.caches.CausalCache]:
         """What keeps the K and V of all layers, for `capacity` tokens."""
-        return [kv.CausalCache(range(len(self.layers)), KV_HEADS, DIM, capacity, dtype="float32")]
+        return [kv.caches.CausalCache(range(len(self.layers)), KV_HEADS, DIM, capacity, dtype="float32")]
 
     @torch.no_grad()
     def forward(self, step: kv.Step) -> np.ndarray:

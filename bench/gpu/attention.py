@@ -52,7 +52,7 @@ def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int,
     nbytes = 4 * KV_HEADS * DIM * cells
     layers = min(8, max(2, math.ceil((200 << 20) / nbytes))) if is_gpu(device) else 2
     lines = conversations * own
-    cache = kv.CausalCache(range(layers), KV_HEADS, DIM, cells + conversations * own + 64, device=device)
+    cache = kv.caches.CausalCache(range(layers), KV_HEADS, DIM, cells + conversations * own + 64, device=device)
     random = np.random.default_rng(4)
     for sequence in range(1 if what == "shared" else conversations):
         _fill(cache, random, device, sequence, history, layers)

@@ -50,13 +50,13 @@ class Side:
 
 
 class Ours(Side):
-    """``kvtrie.PrefixTrie``. A match changes nothing, so the cut is made by inserting the shorter sequence."""
+    """``kvtrie.trie.PrefixTrie``. A match changes nothing, so the cut is made by inserting the shorter sequence."""
 
     name = "kvtrie PrefixTrie"
     most_leaves = 1_000_000
 
     def __init__(self) -> None:
-        from kvtrie import PrefixTrie
+        from kvtrie.trie import PrefixTrie
 
         self.trie = PrefixTrie()
 

@@ -130,7 +130,7 @@ choice.
 
 Rows of one sequence continue it one by one; rows of several may alternate. Claims cells for all rows; then every layer
 is ``put`` once. A step before that was not completed is dropped. ``reserve=True`` only checks that such a step would
-fit. Raises ``CacheFull`` when there are not enough free cells; nothing has changed then.)");
+fit. Raises ``CacheFullError`` when there are not enough free cells; nothing has changed then.)");
   c.def("set_causal", &set_causal, py::arg("except_"),
         R"(Lets the rows ``except_`` of this step see all rows of their sequence in it, later ones too.
 
@@ -153,12 +153,12 @@ q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, v_head_dim]; head
 const CacheDocs kDocs{
     R"(Makes ``dst`` the first ``length`` tokens of ``src``. No K/V moves.
 
-Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is false.)",
+Raises ``NotRestorableError`` (with ``nearest``) where ``can_resume(src, length)`` is false.)",
     R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
 What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` and a window that
-is still complete afterwards, and has no meaning with chunks (else ``NotSupported``); and it needs cells for the tokens that
-other holders share (else ``CacheFull``). Removing to the end raises ``NotRestorable`` where ``can_resume(seq, begin)`` is
+is still complete afterwards, and has no meaning with chunks (else ``NotSupportedError``); and it needs cells for the tokens that
+other holders share (else ``CacheFullError``). Removing to the end raises ``NotRestorableError`` where ``can_resume(seq, begin)`` is
 false.)",
     "Whether the sequence could be resumed at ``position``: it still holds all that the query there sees.",
     "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.",

@@ -92,7 +92,7 @@ choice.
 Rows of one sequence follow each other, the first at its length or below; those of several may alternate. ``items``: what
 the step brings, as (sequence, position, cells) with a position among the sequence's rows here; ``put`` takes their rows in
 that order. A step of one sequence may leave them out: its first ``put`` then brings an item at the first row's position. A
-step that brings none stores nothing, and its rows count at once. Raises ``CacheFull`` when the items do not fit: one that
+step that brings none stores nothing, and its rows count at once. Raises ``CacheFullError`` when the items do not fit: one that
 replaces another needs room for both. ``reserve=True`` only checks that such a step would fit.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"),
         R"(Stores K and V [cells of the step's items, kv_heads, head_dim] of one layer, once.

@@ -17,11 +17,11 @@ const char* class_of(ErrorKind kind) noexcept {
     case ErrorKind::kType:
       return "ArgumentTypeError";
     case ErrorKind::kCacheFull:
-      return "CacheFull";
+      return "CacheFullError";
     case ErrorKind::kNotRestorable:
-      return "NotRestorable";
+      return "NotRestorableError";
     case ErrorKind::kNotSupported:
-      return "NotSupported";
+      return "NotSupportedError";
     case ErrorKind::kDevice:
       return "DeviceError";
     case ErrorKind::kFormat:

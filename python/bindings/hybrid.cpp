@@ -162,7 +162,7 @@ void add_steps(Class& c) {
 raises is raised. A step before that is not complete in all caches is taken back in all. ``reserve=True`` only checks that
 such a step would fit.)");
   c.def("set_causal", &set_causal, py::arg("except_"),
-        "``CausalCache.set_causal`` for every causal cache; ``NotSupported`` without one.");
+        "``CausalCache.set_causal`` for every causal cache; ``NotSupportedError`` without one.");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), "``put`` of the cache that has the layer.");
   c.def("get", &get, py::arg("layer"), "``get`` of the cache that has the layer: (k, v, mask).");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
@@ -188,7 +188,7 @@ void add_recurrent_steps(Class& c) {
         return without_gil([&] { return self.boundaries(number); });
       },
       py::arg("layer") = py::none(),
-      "``RecurrentCache.boundaries``; alike in all recurrent caches. ``NotSupported`` without one.");
+      "``RecurrentCache.boundaries``; alike in all recurrent caches. ``NotSupportedError`` without one.");
   c.def(
       "row_starts",
       [](HybridCache& self, const py::object& layer) {
@@ -196,16 +196,16 @@ void add_recurrent_steps(Class& c) {
         return without_gil([&] { return self.row_starts(number); });
       },
       py::arg("layer") = py::none(),
-      "``RecurrentCache.row_starts``; alike in all recurrent caches. ``NotSupported`` without one.");
+      "``RecurrentCache.row_starts``; alike in all recurrent caches. ``NotSupportedError`` without one.");
 }
 
 const CacheDocs kDocs{
     R"(Makes ``dst`` the first ``length`` tokens of ``src``, in every cache. No state moves.
 
-Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is false; nothing has changed then.)",
+Raises ``NotRestorableError`` (with ``nearest``) where ``can_resume(src, length)`` is false; nothing has changed then.)",
     R"(Removes the tokens [begin, end) of a sequence, to its end by default, from every cache or from none.
 
-Raises what the first cache that cannot raises: ``NotRestorable`` (to the end), ``NotSupported`` or ``CacheFull`` (in the
+Raises what the first cache that cannot raises: ``NotRestorableError`` (to the end), ``NotSupportedError`` or ``CacheFullError`` (in the
 middle).)",
     "Whether the sequence could be resumed at ``position`` in every cache.",
     "Holds the tokens from ``start`` to the end of a sequence, in every cache; None when there are none.",

@@ -117,7 +117,7 @@ of a row makes its factors NaN.)");
 
 ``weights``: a ``PackedSet``; of pairs: the gated product, as ``matmul_gated`` has it, with ``activation``. x may also be
 [rows, k, in], one for each choice. A number that is no weight of the set gives NaN. Bits as of ``matmul``. For a few
-rows, since each choice is a product of its own. Raises ``NotSupported`` where ``can_route`` is False.)");
+rows, since each choice is a product of its own. Raises ``NotSupportedError`` where ``can_route`` is False.)");
   m.def("can_route", &can_route, py::arg("device") = py::none(),
         "Whether ``matmul_routed`` works on this device: on CPU devices.");
 }

@@ -253,7 +253,7 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
 py::array respell(const PrefixCache& self, const py::object& tokens, const py::object& texts,
                   const py::object& name_space) {
   const TokenArgument prompt(tokens, "respell");
-  if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "respell", "texts", "a kvtrie.TokenTexts");
+  if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "respell", "texts", "a kvtrie.trie.TokenTexts");
   const auto& spelled = texts.cast<const TokenTexts&>();
   const std::string_view name = to_text(name_space, "respell", "namespace");
   return int32_array(without_gil([&] { return self.respell(name, prompt.span(), spelled); }));
@@ -282,7 +282,7 @@ negative ones that are no media item, or more than the smallest cache of full at
         R"(The same text in the tokens that the tree knows it by: int32, to begin a session with.
 
 A text that a model wrote need not be cut into the tokens that it chose when it comes back as a part of the next prompt, and
-what was computed is known by its tokens. ``texts``: what each token spells (``kvtrie.TokenTexts``; ``model.token_texts``).
+what was computed is known by its tokens. ``texts``: what each token spells (``kvtrie.trie.TokenTexts``; ``model.token_texts``).
 The tokens change at a border of both spellings, so the rest is as it was given. Changes nothing, asks no store.)");
 }
 
@@ -297,7 +297,7 @@ void add_memory(PrefixCacheClass& c) {
 ``to="disk"``: on to the disk tier, so that it leaves host memory as well and is in files when the call returns.
 ``to="store"``: it stays in host memory, and is in the store when the call returns, as far as that accepted it.
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
-at least that much, unless other threads take some meanwhile, oldest first, or ``CacheFull`` with nothing changed.)");
+at least that much, unless other threads take some meanwhile, oldest first, or ``CacheFullError`` with nothing changed.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");
@@ -309,13 +309,13 @@ at least that much, unless other threads take some meanwhile, oldest first, or `
 the order of ``stats()["caches"]``. Pools are sized at creation; a cap below that leaves the rest unused, and 0, or more
 than the capacity, means the capacity. ``held_slots``: the same for recurrent caches. ``host_bytes``, ``disk_bytes``: of
 existing tiers. None: unchanged. A lower cap first makes room in the order of eviction, to the host where it fits; a
-higher one takes effect at once. Raises ``CacheFull``, with nothing changed, when live sessions and pins hold more.)");
+higher one takes effect at once. Raises ``CacheFullError``, with nothing changed, when live sessions and pins hold more.)");
   c.def(
       "flush", [](PrefixCache& self) { return without_gil([&] { return self.flush(); }); },
       R"(Writes everything that is known when it is called to the disk tier, and returns when it is written and when the store has
 what was on its way. What others compute meanwhile may wait for its own time.
 
-False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupported``
+False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupportedError``
 without a disk tier or a store.)");
   c.def(
       "_save",
@@ -385,7 +385,7 @@ slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyl
       "summary", &summary, py::arg("most") = 512,
       R"(What it knows, in short: fingerprints of the paths that were used last, as uint64 [at most ``most``], in no order.
 
-They are among what ``kv.fingerprints`` gives for a prompt that begins like one of these paths: of each node the last whole
+They are among what ``kv.trie.fingerprints`` gives for a prompt that begins like one of these paths: of each node the last whole
 block of 64 tokens, and those 1, 2, 4, ... blocks in front of it. For choosing one of several caches; what it knows may have
 changed since. Takes time that
 grows with the number of nodes, during which other calls wait: about 0.2 us each.)");

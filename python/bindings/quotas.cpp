@@ -92,7 +92,7 @@ void add_quotas(py::class_<PrefixCache, PrefixCachePtr>& c) {
       py::arg("namespace") = "default",
       R"(Takes a namespace's quota off; nothing when it has none. Nothing is evicted for it.
 
-Raises ``NotSupported`` for a cache that was made without ``quotas``.)");
+Raises ``NotSupportedError`` for a cache that was made without ``quotas``.)");
   c.def(
       "usage",
       [](PrefixCache& self, const py::object& name_space) {
@@ -105,7 +105,7 @@ Raises ``NotSupported`` for a cache that was made without ``quotas``.)");
 
 ``"cells"``: a list with a dict for each attention cache, ``"slots"``: for each recurrent cache, ``"host_bytes"``,
 ``"disk_bytes"``: each with ``"used"`` (live state included), ``"most"`` (None: no limit) and ``"least"``, the floor.
-Raises ``NotSupported`` for a cache that was made without ``quotas``.)");
+Raises ``NotSupportedError`` for a cache that was made without ``quotas``.)");
 }
 
 }  // namespace kvtrie::binding

@@ -147,7 +147,7 @@ choice.
 The rows of one sequence come together and continue it one by one. Rows at the end with sequence -1 are padding: they
 give some output and change no state. Claims a slot for each sequence's end and each scheduled offset inside; then every
 layer's states are written once. A step before that was not completed is dropped. ``reserve=True`` only checks that such
-a step would fit. Raises ``CacheFull`` when there are not enough free slots; nothing has changed then.)");
+a step would fit. Raises ``CacheFullError`` when there are not enough free slots; nothing has changed then.)");
   c.def("conv", &conv, py::arg("layer"), py::arg("x"), py::arg("weight"),
         R"(The causal convolution of this step's rows, and with it the layer's conv states.
 
@@ -189,10 +189,10 @@ delta [n, v_heads, v_dim, k_dim]. One of the two may be None and come by another
 const CacheDocs kDocs{
     R"(Makes ``dst`` the first ``length`` tokens of ``src``. No state moves.
 
-Raises ``NotRestorable`` unless that is 0 or all of them: a state exists at its own length only.)",
+Raises ``NotRestorableError`` unless that is 0 or all of them: a state exists at its own length only.)",
     R"(Removes the tokens [begin, end) of a sequence, to its end by default: all of them, or none.
 
-Else raises ``NotRestorable``, and ``NotSupported`` where tokens after ``end`` would stay.)",
+Else raises ``NotRestorableError``, and ``NotSupportedError`` where tokens after ``end`` would stay.)",
     "Whether the sequence could be resumed at ``position``: 0, or its length.",
     "Holds a sequence's present state, for its tokens from ``start`` on; None when there are none.",
     R"(Makes the sequence exactly ``target`` tokens long, with the state of a snapshot that ends there.

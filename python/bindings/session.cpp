@@ -193,7 +193,7 @@ qkv float32 [rows, heads * head_dim + kv_heads * (head_dim + v_head_dim)]: the h
 float32 [rows, heads * v_head_dim]. Heads of q and k are normed as ``ops.rms_norm(head, q_norm, eps, offset)`` does where
 a weight [head_dim] is given, then rotated to the step's positions by the ``ops.RopeTable`` ``rope``, if any. ``scale``,
 ``softcap`` and ``sinks`` as in ``attend``. The bits are those of the separate calls. Raises like ``attend``, and
-``NotSupported`` where the cache is on the host.)");
+``NotSupportedError`` where the cache is on the host.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("heads_first") = false,
         R"(Stores K and V of one layer, once in each step.
 
@@ -301,7 +301,7 @@ void add_steps(Class& c) {
       py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
 
 The model has to complete each step before the next one is asked for. What others published meanwhile is adopted, so
-there may be fewer steps than expected. Leaving the loop early keeps every complete step. Raises ``CacheFull`` when a
+there may be fewer steps than expected. Leaving the loop early keeps every complete step. Raises ``CacheFullError`` when a
 step does not fit.)");
   c.def(
       "append",
@@ -335,7 +335,7 @@ void add_moves(Class& c) {
       R"(Leaves the first ``length`` tokens and drops those behind them, computed or not.
 
 Right after ``begin`` the whole prompt is recorded, so that of a prompt, too, the first ``length`` tokens are left; those
-beyond ``reused`` remain to be computed. Raises ``NotRestorable`` (with ``nearest``) where no state goes on from there, as
+beyond ``reused`` remain to be computed. Raises ``NotRestorableError`` (with ``nearest``) where no state goes on from there, as
 happens with windows and recurrent layers, and for more tokens than are recorded.)");
   c.def(
       "can_rewind",
@@ -369,7 +369,7 @@ how many tokens remain; nothing changes where some do. Raises ``ArgumentError`` 
 ``limit``: the model's context in tokens; None: as many as are recorded now. Nothing happens while half of what is not
 kept is free below it. Returns None, and the session is private from then on: its state no longer follows from its tokens
 alone. Where stored keys cannot move (chunks, recurrent layers, an incomplete window, RoPE that depends on the length)
-nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFull``,
+nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFullError``,
 ``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside an atomic span.)");
   c.def(
       "close", [](Session& self) { without_gil_even_forked([&] { self.close(); }); },

@@ -78,7 +78,7 @@ Copies as numpy arrays [stop - start, kv_heads, head_dim] and [.., v_head_dim] i
 rotates. Needs no step, and disturbs none that is open; may be called while another thread is in a call on the session.
 
 Raises ``ArgumentError`` for rows that the layer does not hold and for a layer without K and V, ``ClosedError`` once
-closed, ``NotSupported`` where the caches keep nothing (``device="null"``).)");
+closed, ``NotSupportedError`` where the caches keep nothing (``device="null"``).)");
   c.def("kv_all", &kv_all, py::arg("start") = py::none(), py::arg("stop") = py::none(), py::kw_only(),
         py::arg("layers") = py::none(), py::arg("heads_first") = false,
         R"(``kv`` of several attention layers at one moment: a dict of (k, v) by layer.

@@ -347,7 +347,7 @@ Copies nothing where host and device share memory; elsewhere it copies, and writ
 None: the array's own, with float64 as float32 and int64 as int32. Numbers that do not fit are refused. ``device``: a
 ``Device``, part of a device's name, "host", or None for the best device. ``copy=False`` never copies: the tensor is the
 array's memory and keeps the array. It needs an array of that very dtype, contiguous, writeable, at an address that is
-a multiple of 64 bytes, and a device that shares memory with the host; ``NotSupported`` says what is missing.
+a multiple of 64 bytes, and a device that shares memory with the host; ``NotSupportedError`` says what is missing.
 
 Raises ``ArgumentTypeError`` or ``ArgumentError`` for what is no such array.)");
 }

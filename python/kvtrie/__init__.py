@@ -8,7 +8,8 @@
         for token in kv.generate(model, session, max_tokens=32):
             print(model.tokenizer.decode([token]), end="")
 
-Everything logs under the name "kvtrie" and nothing prints. Every error is a ``kvtrie.Error``.
+Everything logs under the name "kvtrie" and nothing prints. Every error is a ``kvtrie.Error``; ``kv.errors``
+has them by name.
 """
 
 from __future__ import annotations
@@ -20,20 +21,7 @@ import sys as _sys
 import typing as _typing
 
 from . import _folders, _opencl, _processors
-from .errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BusyError,
-    CacheFull,
-    ClosedError,
-    DeviceError,
-    Error,
-    FormatError,
-    IgnoredWarning,
-    InternalError,
-    NotRestorable,
-    NotSupported,
-)
+from .errors import Error
 
 if not getattr(_sys, "_is_gil_enabled", lambda: True)():  # importing the core would turn it on for the whole process
     raise ImportError(
@@ -57,107 +45,42 @@ except ImportError as _error:  # numpy, a library, or the build is missing
         _sys.exit(_health.write(_health.basics(), _sys.stdout))
     raise ImportError(f"{_error}; `python -m kvtrie doctor` says what is missing") from _error
 
-from . import _devices, ops, stores  # isort: skip  (errors first: the core raises them)
-from ._core import (
-    CausalCache,
-    Device,
-    EncoderCache,
-    EncoderSnapshot,
-    Evicted,
-    HybridCache,
-    HybridSnapshot,
-    PrefixTrie,
-    RecurrentCache,
-    RecurrentSnapshot,
-    ReusePlan,
-    Session,
-    Snapshot,
-    Step,
-    StepGraphs,
-    Tensor,
-    TokenTexts,
-    TrieNode,
-    devices,
-    fingerprints,
-    media,
-    tensor,
-)
-from ._values import Node, Reason, Reprocess
-from .explain import CacheReach, Explanation
+from . import _devices, caches, errors, ops, results, stores, trie  # isort: skip  (errors first: the core raises them)
+from ._core import Device, Session, Step, Tensor, devices, media, tensor
 from .prefix_cache import PrefixCache
-from .stores import StoreError
 
-from .sampling import RankedLogprob, Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
-from .replies import Reply  # isort: skip
+from .sampling import Sampler, Sampling  # isort: skip  (as do these)
 from .batch import Batch, generate_batch  # isort: skip
 from .batcher import Batcher  # isort: skip
 from .request import Request  # isort: skip
-from .text_request import TextRequest  # isort: skip
-from .generate import Generation, generate  # isort: skip  (it uses the names above)
-from .score import Score, score  # isort: skip
-from .quality import FormatQuality, Quality, quality  # isort: skip
-from .simulate import simulate  # isort: skip  (so does it)
+from .generation import Generation  # isort: skip
+from .generate import generate  # isort: skip  (it uses the names above)
+from .score import score  # isort: skip
+from .quality import quality  # isort: skip
 
 if _typing.TYPE_CHECKING:
-    from . import hf, models, ray
+    from . import hf, models, ray, replay
     from . import viz as viz
 
 __version__: str = _core.__version__
 
 __all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
     "Batch",
     "Batcher",
-    "BusyError",
-    "CacheFull",
-    "CacheReach",
-    "CausalCache",
-    "ClosedError",
     "Device",
-    "DeviceError",
-    "EncoderCache",
-    "EncoderSnapshot",
     "Error",
-    "Evicted",
-    "Explanation",
-    "FormatError",
-    "FormatQuality",
     "Generation",
-    "HybridCache",
-    "HybridSnapshot",
-    "IgnoredWarning",
-    "InternalError",
-    "Node",
-    "NotRestorable",
-    "NotSupported",
     "PrefixCache",
-    "PrefixTrie",
-    "Quality",
-    "RankedLogprob",
-    "Reason",
-    "RecurrentCache",
-    "RecurrentSnapshot",
-    "Reply",
-    "Reprocess",
     "Request",
-    "ReusePlan",
     "Sampler",
     "Sampling",
-    "Score",
     "Session",
-    "Snapshot",
     "Step",
-    "StepGraphs",
-    "StoreError",
     "Tensor",
-    "TextRequest",
-    "TokenLogprob",
-    "TokenTexts",
-    "TrieNode",
     "__version__",
+    "caches",
     "devices",
-    "fingerprints",
+    "errors",
     "generate",
     "generate_batch",
     "hf",
@@ -166,10 +89,12 @@ __all__ = [
     "ops",
     "quality",
     "ray",
+    "replay",
+    "results",
     "score",
-    "simulate",
     "stores",
     "tensor",
+    "trie",
 ]
 
 # A library never prints: without a handler, Python would write warnings to stderr. The level decides once, here, which
@@ -180,12 +105,20 @@ _core._log_from(min(_logger.getEffectiveLevel(), _logging.INFO))
 _atexit.register(_devices.forget)
 
 
+_LATER = ("hf", "models", "ray", "replay", "viz")  # loaded when first used: the first two and viz need more than numpy
+
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not there is an error
 
     def __getattr__(name: str) -> object:
-        if name in ("hf", "models", "ray", "viz"):  # loaded when first used: they need more than numpy
+        if name in _LATER:
             return _importlib.import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ._moved import advice
+
+        text = f"module {__name__!r} has no attribute {name!r}{advice(name)}"
+        # An import asks whether a name is there, and would say of an AttributeError only that it is not.
+        if advice(name) and _sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+            raise ImportError(text, name=__name__)
+        raise AttributeError(text)
 
 
 def __dir__() -> list[str]:

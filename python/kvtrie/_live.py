@@ -7,7 +7,7 @@ and a second object that shares its parts would give wrong answers, so a class d
     copy, deepcopy, pickle, another ``__class__``         ArgumentTypeError, unless a class says what a copy of it is
     ``__init__`` of an object that has run it             ArgumentTypeError, and the object goes on as it was
     use of one whose ``__init__`` did not run, or failed  ArgumentTypeError (``hasattr`` says that there is nothing)
-    use in a forked process                               NotSupported; what ends an object does nothing there
+    use in a forked process                               NotSupportedError; what ends an object does nothing there
 
 The classes of the core do the same (python/bindings/base_class.h). Nothing of this costs anything in a call: what is
 refused in a forked process is found there, once, among the objects that were made here.
@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 from ._whole import Whole
-from .errors import ArgumentTypeError, NotSupported
+from .errors import ArgumentTypeError, NotSupportedError
 
 __all__ = ["Live"]
 
@@ -100,7 +100,7 @@ class _Elsewhere:
 
 
 def _refuse_copy(name: str, *_: object, **__: object) -> NoReturn:
-    raise NotSupported(
+    raise NotSupportedError(
         f"[{name}] this process was forked from the one that made the object, and has neither its threads nor its "
         "locks: make one here"
     )

@@ -50,7 +50,7 @@ class PromptLogprobs:
         self._found[position] = RankedLogprob(logprob_of(row, token, self._top), rank)
 
     def entries(self) -> list[RankedLogprob]:
-        """One for each token but the first, in order. Raises ``kv.ArgumentError`` where some are missing."""
+        """One for each token but the first, in order. Raises ``kv.errors.ArgumentError`` where some are missing."""
         found = [each for each in self._found if each is not None]
         if len(found) < len(self._found):
             missing = len(self._found) - len(found)

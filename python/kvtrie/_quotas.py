@@ -1,14 +1,9 @@
-"""What users give as a namespace's quota, as amounts."""
+"""Quotas of namespaces: what users give, and what they are told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, Union
-
-from .errors import ArgumentError
-
-if TYPE_CHECKING:
-    from .prefix_cache import PrefixCache
+from collections.abc import Sequence
+from typing import TypedDict, Union
 
 Amount = Union[int, Sequence[Union[int, None]], None]
 NAMES = ("cells", "slots", "host_bytes", "disk_bytes")
@@ -48,27 +43,3 @@ class NamespaceUsage(TypedDict):
     slots: list[Holding]
     host_bytes: Holding
     disk_bytes: Holding
-
-
-def amounts(cache: PrefixCache, share: Share, name: str) -> Amounts:
-    """A share of each pool and tier as they are capped now, rounded down; or amounts as they are."""
-    if isinstance(share, Mapping):
-        unknown = sorted(set(share) - set(NAMES))
-        if unknown:
-            raise ArgumentError(f"[set_quota] {name}: got {unknown[0]!r}, allowed {', '.join(NAMES)}")
-        return Amounts(**share)
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        raise ArgumentError(f"[set_quota] {name}: got {type(share).__name__}, allowed a number from 0 to 1, or a dict")
-    if not 0 <= share <= 1:
-        raise ArgumentError(f"[set_quota] {name}: got {share}, allowed 0 to 1, or a dict of amounts")
-    if share == 1 and name == "most":
-        return {}  # no limit, whatever the caps come to be
-    now = cache.stats()
-    result = Amounts(
-        cells=[int(share * each["limit_cells"]) for each in now["caches"]],
-        slots=[int(share * each["limit_slots"]) for each in now["recurrent"]],
-        host_bytes=int(share * now["host_cap_bytes"]),
-    )
-    if now["disk"] is not None:
-        result["disk_bytes"] = int(share * now["disk"]["cap_bytes"])
-    return result

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from .errors import ArgumentError, ArgumentTypeError, NotSupported
+from .errors import ArgumentError, ArgumentTypeError, NotSupportedError
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
@@ -60,7 +60,7 @@ class Place:
 
 
 def library() -> Any:
-    """The ``redis`` package; ``NotSupported`` without it."""
+    """The ``redis`` package; ``NotSupportedError`` without it."""
     try:
         import redis
         import redis.backoff
@@ -69,7 +69,7 @@ def library() -> Any:
         import redis.retry
         import redis.sentinel
     except ImportError:
-        raise NotSupported(
+        raise NotSupportedError(
             "[RedisStore] redis: the package is not installed; install it with: pip install 'kvtrie[store]'"
         ) from None
     return redis

@@ -62,7 +62,8 @@ class Apart:
         return self._left and threading.current_thread() is self._thread
 
     async def run(self, work: Callable[[], None]) -> None:
-        """``work`` in the thread. ``kv.BusyError`` where another task waits, ``kv.ClosedError`` where one closes it."""
+        """``work`` in the thread. ``kv.errors.BusyError`` where another task waits, ``kv.errors.ClosedError`` where one
+        closes it."""
         if self._awaited is not None and not self._awaited.mute:
             raise BusyError("[generate] another task waits for its next token, allowed one at a time")
         self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it

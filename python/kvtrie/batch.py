@@ -12,7 +12,7 @@ what ``kv.generate`` chooses: a row's bits do not depend on the other rows. ``kv
 
 There is one list, of all that are not finished, in the order in which they were added. Those with a session take
 part, and they are the first ones; the others wait. So an exception between two statements leaves no generation in two
-places or in none, and each is itself in a state to go on from (generate.py).
+places or in none, and each is itself in a state to go on from (_decoding.py).
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ import numpy as np
 
 from ._arguments import converting, flag, listed, refusal
 from ._core import PrefixCache, Step
+from ._decoding import Decoding, Origin
+from ._leading import leading
 from ._live import Live
+from ._options import SamplingOptions, checked_sampling
 from ._prompt_logprobs import PromptLogprobs, judged
+from ._prompts import Prompt, token_ids, vocab_size_of
 from ._protocols import Logits, StepModel, cache_of
-from ._waiting import Waiting, leading
 from .draws import NONE, Draw, draw
-from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
-from .generate import Generation, Prompt, token_ids, vocab_size_of
+from .errors import ArgumentError, BusyError, CacheFullError, ClosedError, Error
+from .generation import Generation
 from .pace import Pace
-from .replies import SamplingOptions, checked_sampling
 from .sampling import Sampler, whole
 from .stopping import Stop, Stopper
 
@@ -59,12 +61,11 @@ class Batch(Live):
             raise refusal(cache, "batch", "cache", "a PrefixCache, or None")
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
-        self._requests: list[Waiting] = []
+        self._requests: list[Decoding] = []
         self._pace: Pace | None = None  # how many rows prompts have in a step; None: whole chunks
-        self._failures: list[tuple[Waiting, BaseException]] | None = (
-            None  # of one generation alone; None: they are raised
-        )
-        self._taking_part: list[Waiting] = []  # in the step that is under way, or was the last one
+        # Of one generation alone; None: they are raised.
+        self._failures: list[tuple[Decoding, BaseException]] | None = None
+        self._taking_part: list[Decoding] = []  # in the step that is under way, or was the last one
         self._shares = (0, 0)  # of it: rows of prompts, and how many decoded beside them
         self._flight: _Flight | None = None  # what is to be counted of it
 
@@ -75,7 +76,7 @@ class Batch(Live):
 
     def __len__(self) -> int:
         """Generations that are not finished."""
-        return sum(each.generation.finish_reason is None for each in self._requests)
+        return sum(each.finish_reason is None for each in self._requests)
 
     def add(
         self,
@@ -87,7 +88,7 @@ class Batch(Live):
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
         **sampling: Unpack[SamplingOptions],
-    ) -> Generation:
+    ) -> Generation[int]:
         """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``.
 
         ``checkpoints``: lengths of the prompt, in tokens, where a restore point is kept as by ``session.checkpoint``,
@@ -96,8 +97,9 @@ class Batch(Live):
         each = self.make(
             prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
         )
+        made: Generation[int] = Generation(each)
         self.take(each)
-        return each.generation
+        return made
 
     def make(
         self,
@@ -111,26 +113,25 @@ class Batch(Live):
         alone: bool = False,
         prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
-    ) -> Waiting:
+    ) -> Decoding:
         """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
         ids = token_ids(self._model, prompt, "batch")
         lengths = _checked_lengths(checkpoints, len(ids))
         sampler = Sampler(checked_sampling(sampling), vocab_size_of(self._model))
         stopper = Stopper(self._model, stop, ignore_eos)
-        generation = Generation(
+        told = None if prompt_logprobs is None else PromptLogprobs(ids, prompt_logprobs)
+        apart = flag(alone, "batch", "alone") or told is not None
+        return Decoding(
             self._model,
-            None,
             sampler,
             stopper,
             max_tokens=whole("max_tokens", max_tokens, 0),
             chunk=self._chunk,
+            origin=Origin(ids, namespace, frozenset() if apart else lengths, apart, told),
             owned=True,
         )
-        told = None if prompt_logprobs is None else PromptLogprobs(ids, prompt_logprobs)
-        apart = flag(alone, "batch", "alone") or told is not None
-        return Waiting(generation, ids, namespace, frozenset() if apart else lengths, apart, told)
 
-    def take(self, each: Waiting) -> None:
+    def take(self, each: Decoding) -> None:
         """It waits for its place in the steps from now on. Nothing where it was taken before."""
         if each.taken:
             return
@@ -143,8 +144,9 @@ class Batch(Live):
 
         An exception, of a logits processor or KeyboardInterrupt, leaves everything as it was before the step, but for
         generations that had their token already; the next step goes on, and all get the tokens that they would have
-        had. ``kv.CacheFull`` means that one generation does not fit alone; close it. A generation whose session another
-        thread closes ends as "closed", and where the cache is closed every step raises ``kv.ClosedError``.
+        had. ``kv.errors.CacheFullError`` means that one generation does not fit alone; close it. A generation whose
+        session another thread closes ends as "closed", and where the cache is closed every step raises
+        ``kv.errors.ClosedError``.
         """
         self._count()
         self._leave()
@@ -153,7 +155,7 @@ class Batch(Live):
         if not active:
             return False
         self._checkpoint(active)
-        pending = [each for each in active if each.generation.ready is None]
+        pending = [each for each in active if each.ready is None]
         if pending:
             self._compute(leading(pending))
         self._choose()
@@ -163,7 +165,7 @@ class Batch(Live):
     def close(self) -> None:
         """Ends every generation; what they have computed stays in the cache."""
         for each in self._requests:
-            each.generation.close()
+            each.close()
         self._requests = []
 
     def __enter__(self) -> Batch:
@@ -173,85 +175,85 @@ class Batch(Live):
         self.close()
 
     @property
-    def _active(self) -> list[Waiting]:
+    def _active(self) -> list[Decoding]:
         """Those that take part, the first added first."""
-        generations = [(each, each.generation) for each in self._requests]
-        return [each for each, its in generations if its.finish_reason is None and its.session is not None]
+        return [each for each in self._requests if each.finish_reason is None and each.session is not None]
 
     def _leave(self) -> None:
         for each in self._requests:
             try:
-                each.generation.settle()
+                each.settle()
             except BaseException as error:  # of a tokenizer
                 self._fail(each, error)
             if self._lost(each):
-                each.generation.close()  # nothing where it has ended
-        self._requests = [each for each in self._requests if each.generation.finish_reason is None]
+                each.close()  # nothing where it has ended
+        self._requests = [each for each in self._requests if each.finish_reason is None]
 
-    def _lost(self, each: Waiting) -> bool:
+    def _lost(self, each: Decoding) -> bool:
         """Whether its session, and not the whole cache, was closed meanwhile."""
-        session = each.generation.session
+        session = each.session
         return session is not None and session.closed and not self._cache.closed
 
     def _join(self) -> None:
         room = self._max_sessions - len(self._active)
-        for each in [each for each in self._requests if each.generation.session is None]:
+        for each in [each for each in self._requests if each.session is None]:
             if room == 0:
                 return
             try:
-                shares = not each.alone
-                each.generation.go_on_in(
-                    self._cache.begin(each.tokens(), namespace=each.namespace, use=shares, publish=shares)
+                shares = not each.origin.alone
+                each.go_on_in(
+                    self._cache.begin(each.all_tokens(), namespace=each.origin.namespace, use=shares, publish=shares)
                 )
                 room -= 1
                 each.note_beginning()
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):
                     raise  # it waits on
-                each.generation.close()
+                each.close()
                 self._fail(each, error)
 
-    def _fail(self, each: Waiting, error: BaseException) -> None:
+    def _fail(self, each: Decoding, error: BaseException) -> None:
         if self._failures is None:
             raise error
-        each.generation.close()
+        each.close()
         self._failures.append((each, error))
 
-    def _compute(self, pending: list[Waiting]) -> None:
+    def _compute(self, pending: list[Decoding]) -> None:
         begun = self._step_of(pending)
         if begun is None:
             return
         step, pending = begun
         counts = np.bincount(step.sequences, minlength=len(pending))
-        prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.generation.tokens]
-        lengths = [each.generation.live.recorded for each in pending]
+        prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.tokens]
+        lengths = [each.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
-        wanting = {row: each.told for row, each in enumerate(pending) if each.told and not each.told.complete}
+        told = [(row, each.origin.told) for row, each in enumerate(pending)]
+        wanting = {row: its for row, its in told if its is not None and not its.complete}
         logits = judged(self._model, step, wanting) if wanting else self._model(step)
         self._count()
         self._checkpoint(pending)
-        done = [row for row, each in enumerate(pending) if each.generation.live.length == lengths[row]]
+        done = [row for row, each in enumerate(pending) if each.live.length == lengths[row]]
         for row in done:
-            pending[row].generation.offer(logits[row : row + 1], lengths[row])
+            pending[row].offer(logits[row : row + 1], lengths[row])
         self._choose_together(pending, done, logits)
 
-    def _step_of(self, pending: list[Waiting]) -> tuple[Step, list[Waiting]] | None:
+    def _step_of(self, pending: list[Decoding]) -> tuple[Step, list[Decoding]] | None:
         """A step, and those that take part in it: where not all have room, those added last give theirs back."""
         while pending:
             self._taking_part = pending
             for each in pending:
-                each.generation.renew()
+                each.renew()
             prompts = sum(each.in_prompt for each in pending)
             rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
             rows = min([rows, *(each.to_checkpoint for each in pending if each.to_checkpoint > 0)])
             try:
-                step = self._cache.batch([each.generation.live for each in pending], chunk=rows)
-            except CacheFull as error:
+                step = self._cache.batch([each.live for each in pending], chunk=rows)
+            except CacheFullError as error:
                 last = self._active[-1]
                 if [last] == pending == self._active:
                     self._fail(last, error)
                     return None
-                last.generation.give_way()
+                last.give_way()
                 pending = [each for each in pending if each is not last]
             else:
                 self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
@@ -266,35 +268,35 @@ class Batch(Live):
         self._flight = None
 
     @staticmethod
-    def _checkpoint(active: Iterable[Waiting]) -> None:
+    def _checkpoint(active: Iterable[Decoding]) -> None:
         """Restore points where they are wanted. It may be done again."""
         for each in active:
-            if each.checkpoints and each.generation.live.length in each.checkpoints:
-                each.generation.live.checkpoint()
+            if each.origin.checkpoints and each.live.length in each.origin.checkpoints:
+                each.live.checkpoint()
 
-    def _choose_together(self, pending: list[Waiting], rows: Sequence[int], logits: Logits) -> None:
+    def _choose_together(self, pending: list[Decoding], rows: Sequence[int], logits: Logits) -> None:
         """One launch and one read for all that need nothing from the host; others, and failures, come one by one."""
-        chosen = [row for row in rows if pending[row].generation.on_device]
+        chosen = [row for row in rows if pending[row].on_device]
         if len(chosen) < 2:
             return
         draws = [Draw()] * len(pending)  # rows of prompts that go on: what is drawn for them is of no use
         vocab_size = np.shape(logits)[-1]
         for row in chosen:
-            draws[row] = pending[row].generation.draw(vocab_size)
+            draws[row] = pending[row].draw(vocab_size)
         tokens = draw(logits, draws)
         for row in chosen:
             if tokens[row] == NONE:  # it fails alone
                 continue
             try:
-                pending[row].generation.take(tokens[row])
+                pending[row].take(tokens[row])
             except BaseException as error:
                 self._fail(pending[row], error)
 
     def _choose(self) -> None:
         for each in self._active:
             try:
-                if each.generation.ready is not None:
-                    each.generation.choose()
+                if each.ready is not None:
+                    each.choose()
             except BaseException as error:
                 self._fail(each, error)
 
@@ -303,7 +305,7 @@ class _Flight(NamedTuple):
     """A step that the model has been given."""
 
     step: Step
-    prompts: list[tuple[Waiting, int]]  # and how many rows of theirs were computed once it is complete
+    prompts: list[tuple[Decoding, int]]  # and how many rows of theirs were computed once it is complete
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -333,7 +335,7 @@ def generate_batch(
     ignore_eos: bool = False,
     namespace: str = "default",
     **sampling: Unpack[SamplingOptions],
-) -> list[Generation]:
+) -> list[Generation[int]]:
     """Continues all ``prompts`` (texts or token ids), several in each step; their generations, in order, finished.
 
     Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and go see :class:`kvtrie.Batch`.

@@ -20,7 +20,7 @@ the others go on. What fails for all, such as the device, ends all that took par
 Threads: every method may be called from any, also from a logits processor. Ends: ``close`` ends all requests and waits
 for the step that is under way; so do leaving a ``with`` block, the end of the interpreter, and ``aclose``, which lets
 its event loop go on meanwhile. A batcher without any reference ends, too. In a forked process it is refused
-(``NotSupported``), as the thread stayed behind.
+(``NotSupportedError``), as the thread stayed behind.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from typing import TYPE_CHECKING
 from ._bell import Bell
 from ._closing import AsyncClosing
 from ._core import PrefixCache
+from ._decoding import Decoding
+from ._handing import Item
+from ._options import SamplingOptions
 from ._persisting import persist
+from ._prompts import Prompt, chat_prompt, token_ids
 from ._protocols import StepModel
-from ._waiting import Waiting
+from ._published import Outcome, Published
 from .batch import Batch
 from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error
-from .generate import Prompt, token_ids
 from .pace import Pace
-from .replies import SamplingOptions
-from .request import Outcome, Request, Stream
+from .request import Request
 from .sampling import whole
-from .stopping import Stop, Stopper
-from .text_request import TextRequest, chat_prompt
+from .stopping import Stop
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,8 +67,8 @@ class Batcher(AsyncClosing):
     """``model``, ``cache``, ``max_sessions`` and ``chunk`` are those of :class:`kvtrie.Batch`.
 
     ``max_waiting``: how many requests may wait for a place in the steps; :meth:`submit` refuses more with
-    ``kv.BusyError``. ``stall``: seconds that prompts may add to a step beside requests that decode, so that those get
-    their tokens evenly; None: prompts always have whole chunks.
+    ``kv.errors.BusyError``. ``stall``: seconds that prompts may add to a step beside requests that decode, so that
+    those get their tokens evenly; None: prompts always have whole chunks.
     """
 
     def __init__(
@@ -101,15 +102,16 @@ class Batcher(AsyncClosing):
         alone: bool = False,
         prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
-    ) -> Request:
+    ) -> Request[int]:
         """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
 
         ``checkpoints``: as in :meth:`kvtrie.Batch.add`. ``alone``: nothing of what is known is reused, and nothing of
         what it computes is kept, in any tier. ``prompt_logprobs``: the request comes to have ``prompt_logprobs``, each
         with so many of the likeliest tokens; what is known has no logits, so it is computed alone. Raises
-        ``kv.BusyError`` where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
+        ``kv.errors.BusyError`` where ``max_waiting`` requests wait already, ``kv.errors.ClosedError`` once it is
+        closed.
         """
-        waiting = self._batch.make(
+        decoding = self._batch.make(
             prompt,
             max_tokens,
             stop,
@@ -120,7 +122,7 @@ class Batcher(AsyncClosing):
             prompt_logprobs=prompt_logprobs,
             **sampling,
         )
-        return self._driver.submit(waiting)
+        return self._driver.submit(Request(self._driver.published(decoding)))
 
     def chat(
         self,
@@ -134,10 +136,10 @@ class Batcher(AsyncClosing):
         ignore_eos: bool = False,
         namespace: str = "default",
         **sampling: Unpack[SamplingOptions],
-    ) -> TextRequest:
+    ) -> Request[str]:
         """The answer to ``messages``, as ``model.chat`` gives it, beside others in the batcher's steps.
 
-        Raises as :meth:`submit` does, and ``kv.NotSupported`` where the model has no tokenizer or template.
+        Raises as :meth:`submit` does, and ``kv.errors.NotSupportedError`` where the model has no tokenizer or template.
         """
         prompt = chat_prompt(*self._batch.made_of, messages, tools, template, namespace, special_tokens)
         return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
@@ -151,18 +153,17 @@ class Batcher(AsyncClosing):
         ignore_eos: bool = False,
         namespace: str = "default",
         **sampling: Unpack[SamplingOptions],
-    ) -> TextRequest:
+    ) -> Request[str]:
         """What continues plain ``text``; as :meth:`chat`."""
         prompt = token_ids(self._batch.made_of[0], text, "batch")
         return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
 
     def _text(
         self, prompt: Prompt, max_tokens: int, stop: Stop, ignore_eos: bool, namespace: str, sampling: SamplingOptions
-    ) -> TextRequest:
-        if not isinstance(stop, (type(None), int, str)):
-            stop = tuple(stop)  # it is read more than once
-        request = self.submit(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
-        return TextRequest(request, lambda: Stopper(self._batch.made_of[0], stop, ignore_eos, wants_text=True))
+    ) -> Request[str]:
+        made = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        made.stopper.for_text()  # where the model has no tokenizer, this raises
+        return self._driver.submit(Request(self._driver.published(made), of_text=True))
 
     def stats(self) -> dict[str, int]:
         """Requests now (``active``, ``waiting``), and ``waiting_tokens``, those of their prompts that are still to be
@@ -218,7 +219,7 @@ class _Driven(Batch):
             self._pace.measured(*self._shares, seconds)
 
     def attempt(self) -> dict[int, BaseException]:
-        """One step. The error of each that failed in it, by the identity of its `Waiting`."""
+        """One step. The error of each that failed in it, by the identity of its `Decoding`."""
         self._taking_part, self._shares = [], (0, 0)
         try:
             self.step()
@@ -228,9 +229,9 @@ class _Driven(Batch):
         failures, self._failures = self._failures or [], []
         return {id(each): error for each, error in failures}
 
-    def _concerned(self) -> list[Waiting]:
+    def _concerned(self) -> list[Decoding]:
         """Whom an error of the step ends. Somebody, so that no step is tried for ever."""
-        unfinished = [each for each in self._requests if each.generation.finish_reason is None]
+        unfinished = [each for each in self._requests if each.finish_reason is None]
         taking_part = [each for each in self._active if each in self._taking_part]
         lost = [each for each in taking_part if self._lost(each)]
         return lost or taking_part or self._active or unfinished
@@ -253,8 +254,10 @@ class _Driver:
         self._max_waiting = max_waiting
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._open: dict[Stream, None] = {}
-        self._ending: list[tuple[Stream, Outcome]] = []  # no longer in `_open`, and not told yet; of the thread alone
+        self._open: dict[Published, None] = {}
+        self._ending: list[
+            tuple[Published, Outcome]
+        ] = []  # no longer in `_open`, and not told yet; of the thread alone
         self._running = threading.Lock()  # the thread has it from its start on
         self._thread: threading.Thread | None = None  # None: none has it
         self._active = 0
@@ -265,38 +268,41 @@ class _Driver:
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
-    def submit(self, waiting: Waiting) -> Request:
+    def published(self, decoding: Decoding) -> Published:
+        """What a request of it is made of."""
+        return Published(decoding, self.wake)
+
+    def submit(self, request: Request[Item]) -> Request[Item]:
         if self.closing:
             raise ClosedError("[submit] the batcher is closed")
         if self._thread is None:
             threading.Thread(target=self._run, name="kvtrie-batcher", daemon=True).start()
-        request = Request(Stream(waiting, self.wake))
         try:
-            self._admit(request._stream)
+            self._admit(request._published)
             self.wake()
         except BaseException:
             request.cancel()
             raise
         return request
 
-    def _admit(self, stream: Stream) -> None:
+    def _admit(self, published: Published) -> None:
         with self._lock:
             if self.closing:
                 raise ClosedError("[submit] the batcher is closed")
             allowed = self._batch.max_sessions + self._max_waiting
             if len(self._open) >= allowed:
                 raise BusyError(f"[submit] unfinished requests: got {len(self._open) + 1}, allowed {allowed}")
-            self._open[stream] = None
+            self._open[published] = None
 
     def stats(self) -> dict[str, int]:
         with self._lock:
-            streams, active, totals = self._open.copy(), self._active, self._totals
+            unfinished, active, totals = self._open.copy(), self._active, self._totals
         ended = totals["finished"] + totals["cancelled"] + totals["failed"]
         return {
             "active": active,
-            "waiting": len(streams) - active,
-            "waiting_tokens": sum(stream.waiting.uncomputed for stream in streams),
-            "submitted": len(streams) + ended,
+            "waiting": len(unfinished) - active,
+            "waiting_tokens": sum(published.decoding.uncomputed for published in unfinished),
+            "submitted": len(unfinished) + ended,
             **totals,
         }
 
@@ -347,7 +353,7 @@ class _Driver:
 
     def _fail_all(self, error: BaseException) -> None:
         self._batch.close()
-        self._tell({id(stream.waiting): error for stream in self._open.copy()})
+        self._tell({id(published.decoding): error for published in self._open.copy()})
 
     def _take_part(self) -> bool:
         """Waits for something to do, and does it; False when it is to end."""
@@ -356,11 +362,11 @@ class _Driver:
         with contextlib.suppress(Empty):
             while True:
                 self._wakes.get_nowait()
-        for stream in self._open.copy():
-            if not stream.ended:
-                self._batch.take(stream.waiting)
-            if stream.cancelled:
-                stream.waiting.generation.close()
+        for published in self._open.copy():
+            if not published.ended:
+                self._batch.take(published.decoding)
+            if published.cancelled:
+                published.decoding.close()
         if self.closing:
             return False
         self._tell(self._step())
@@ -368,8 +374,8 @@ class _Driver:
 
     def _end(self) -> bool:
         """Ends all. False: nothing is left of it to do."""
-        for stream in self._open.copy():
-            stream.waiting.generation.close()
+        for published in self._open.copy():
+            published.decoding.close()
         self._batch.close()
         self._tell({})
         with self._lock:
@@ -387,21 +393,23 @@ class _Driver:
 
     def _tell(self, errors: dict[int, BaseException]) -> None:
         """Counts what became of each request, then tells its readers, who may look at the counts."""
-        streams = self._open.copy()
-        endings = [(stream, stream.ending(errors.get(id(stream.waiting)))) for stream in streams]
-        ended = [(stream, outcome) for stream, outcome in endings if outcome is not None]
-        totals = self._counted([outcome for _, outcome in ended], sum(stream.unpublished for stream in streams))
+        unfinished = self._open.copy()
+        endings = [(published, published.ending(errors.get(id(published.decoding)))) for published in unfinished]
+        ended = [(published, outcome) for published, outcome in endings if outcome is not None]
+        totals = self._counted(
+            [outcome for _, outcome in ended], sum(published.unpublished for published in unfinished)
+        )
         with self._lock:
             left = self._open.copy()
-            for stream, _ in ended:
-                left.pop(stream, None)
+            for published, _ in ended:
+                left.pop(published, None)
             self._ending += ended
             self._open, self._totals, self._active = left, totals, self._batch.active
-        for stream, outcome in endings:
+        for published, outcome in endings:
             if outcome is None:
-                stream.publish(None)
-        for stream, outcome in self._ending:
-            stream.publish(outcome)
+                published.publish(None)
+        for published, outcome in self._ending:
+            published.publish(outcome)
         self._ending = []
 
     def _counted(self, outcomes: Sequence[Outcome], tokens: int) -> dict[str, int]:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,21 @@ from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from ._protocols import Logits
-    from .sampling import Sampling
 
 NONE = -1  # in place of a token: no logit of the row was finite
+
+
+class Penalties(Protocol):
+    """What a ``Sampling`` says about tokens that are there already."""
+
+    @property
+    def repetition_penalty(self) -> float: ...
+
+    @property
+    def presence_penalty(self) -> float: ...
+
+    @property
+    def frequency_penalty(self) -> float: ...
 
 
 class Edits(NamedTuple):
@@ -51,7 +63,7 @@ class Biases(NamedTuple):
 
 
 def edits_of(
-    sampling: Sampling, biases: Biases, tokens: npt.NDArray[np.int32], generated: int, vocab_size: int
+    sampling: Penalties, biases: Biases, tokens: npt.NDArray[np.int32], generated: int, vocab_size: int
 ) -> Edits | None:
     """Penalties and ``biases`` (the sampling's) behind ``tokens``, of which the last ``generated`` were generated.
 

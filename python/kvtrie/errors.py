@@ -10,15 +10,17 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BusyError",
-    "CacheFull",
+    "CacheFullError",
     "ClosedError",
     "DeviceError",
+    "DownloadError",
     "Error",
     "FormatError",
     "IgnoredWarning",
     "InternalError",
-    "NotRestorable",
-    "NotSupported",
+    "NotRestorableError",
+    "NotSupportedError",
+    "StoreError",
 ]
 
 
@@ -34,7 +36,7 @@ class ArgumentTypeError(Error, TypeError):
     """A value of the wrong type, dtype or rank; the message names the argument and what is allowed."""
 
 
-class CacheFull(Error, MemoryError):
+class CacheFullError(Error, MemoryError):
     """A claim does not fit, even after everything that may go has gone.
 
     Counts are in cells of the cache that was short (in bytes where bytes were asked for): ``needed`` by the refused
@@ -47,18 +49,26 @@ class CacheFull(Error, MemoryError):
     held_live: int = 0
 
 
-class NotRestorable(Error, ValueError):
+class NotRestorableError(Error, ValueError):
     """There is no state at the wanted length. ``nearest``: the longest length that can be reached; -1 when unknown."""
 
     nearest: int = -1
 
 
-class NotSupported(Error):
+class NotSupportedError(Error):
     """The operation has no meaning for this cache, model or device."""
 
 
 class DeviceError(Error):
     """OpenCL or CLBlast reported a failure, or there is no device."""
+
+
+class StoreError(Error):
+    """A call of a shared store failed: no answer in time, no connection, or an error of the server."""
+
+
+class DownloadError(Error):
+    """The file cannot be had; the message says why. Nothing that is half written has its name."""
 
 
 class FormatError(Error):

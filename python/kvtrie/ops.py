@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ._core import StepGraphs
 from ._core import ops as _ops
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ __all__ = [
     "PackedSet",
     "PackedWeight",
     "RopeTable",
+    "StepGraphs",
     "add",
     "argmax",
     "attention",

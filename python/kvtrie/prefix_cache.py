@@ -10,10 +10,11 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 
 from . import _core
+from ._amounts import amounts
 from ._arguments import refusal
 from ._live import Live
 from ._paths import path_text
-from ._quotas import Quota, Share, amounts
+from ._quotas import Quota, Share
 from ._spacing import spacing
 from ._values import Node, make_nodes
 from .errors import ArgumentTypeError, FormatError
@@ -178,7 +179,8 @@ class PrefixCache(Live, _core.PrefixCache):
         atomic: Optional[_core.Spans] = None,
         decode: Optional[Decode] = None,
     ) -> Explanation:
-        """Why ``begin`` would reuse no more of a prompt: a ``kvtrie.Explanation``. Changes nothing, asks no store.
+        """Why ``begin`` would reuse no more of a prompt: a ``kvtrie.results.Explanation``. Changes nothing, asks no
+        store.
 
         It names the nearest branch and the first token that differs, what each kind of state could go on from, what
         the rest takes, and what would mend it. ``tokens`` may be a text where the cache has a ``tokenizer``, which
@@ -196,15 +198,15 @@ class PrefixCache(Live, _core.PrefixCache):
         """What a namespace may have of each pool and tier, and what others cannot take from it.
 
         ``most``: its live and idle state together. A claim beyond it first evicts idle state of this namespace, in the
-        usual order, and never that of others; what is live is refused with ``CacheFull``. ``least``, its floor: room
-        that no other namespace gets, whether it is used or not; idle state within it goes for claims of its own, a
+        usual order, and never that of others; what is live is refused with ``CacheFullError``. ``least``, its floor:
+        room that no other namespace gets, whether it is used or not; idle state within it goes for claims of its own, a
         time to live and calls without a namespace only. Either is a share of everything, 0 to 1, of what the caps are
         now, or a dict with any of ``cells``, ``slots`` (an int for all caches, or a list), ``host_bytes`` and
         ``disk_bytes``; what it does not name has no limit, or no floor. A quota replaces the one before.
 
         It holds at once: idle state beyond ``most`` goes, and that of others where a floor lacks room. Raises
-        ``CacheFull``, with nothing changed, where live sessions and pins hold that; ``ArgumentError`` for a floor
-        above the most, or floors that come to more than there is; ``NotSupported`` for a cache made without
+        ``CacheFullError``, with nothing changed, where live sessions and pins hold that; ``ArgumentError`` for a floor
+        above the most, or floors that come to more than there is; ``NotSupportedError`` for a cache made without
         ``quotas``. Sends to a store are not counted.
         """
         self._set_quota(namespace, amounts(self, most, "most"), amounts(self, least, "least"))
@@ -218,24 +220,24 @@ class PrefixCache(Live, _core.PrefixCache):
 
         Further ``options``: those of ``kvtrie.viz.tree_text``.
         """
-        from .viz import tree_text
+        from .viz.text import tree_text
 
         return tree_text(self, self._decode_by(decode), **options)
 
     def to_dot(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree in DOT, for Graphviz. ``options``: those of ``kvtrie.viz.tree_dot``."""
-        from .viz import tree_dot
+        from .viz.dot import tree_dot
 
         return tree_dot(self, self._decode_by(decode), **options)
 
     def to_svg(self, decode: Optional[Decode] = None, **options: Any) -> str:
         """The tree as an SVG picture. ``options``: those of ``kvtrie.viz.tree_svg``."""
-        from .viz import tree_svg
+        from .viz.svg import tree_svg
 
         return tree_svg(self, self._decode_by(decode), **options)
 
     def _repr_html_(self) -> str:
-        from .viz import tree_html
+        from .viz.notebook import tree_html
 
         return "<p>a closed kvtrie.PrefixCache</p>" if self.closed else tree_html(self, self._decode_by(None))
 

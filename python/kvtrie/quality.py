@@ -33,8 +33,9 @@ import numpy.typing as npt
 from ._arguments import listed, optional_callable, refusal, whole
 from ._core import CausalCache, Session
 from ._divergence import Rows, Sums
+from ._measured import FormatQuality, Measured
+from ._prompts import Prompt, token_ids
 from .errors import ArgumentError
-from .generate import Prompt, token_ids
 from .prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -57,47 +58,8 @@ Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class FormatQuality:
-    """One way to keep weights and cells, beside the reference."""
-
-    dtype: str
-    """Of the weights, as ``model.dtype``."""
-    kv_dtype: str
-    """Of K and V."""
-    kl: float
-    """Mean of KL(reference || this) over the scored positions, in nats."""
-    kl_tail: float
-    """What 99.9 % of them do not exceed."""
-    perplexity: float
-    perplexity_change: float
-    """Perplexity less the reference's."""
-    perplexity_error: float
-    """Standard error of that difference, over the positions of this text."""
-    agreement: float
-    """Share of positions where the likeliest token is the reference's."""
-    weight_bytes: int
-    token_bytes: int
-    """Of K and V of one token in all layers that attend; what recurrent layers keep does not grow."""
-    prompt_speed: float
-    """Tokens of a prompt a second: the median of three."""
-    step_speed: float
-    """Tokens a second, one by one behind half a window."""
-
-
-@dataclass(frozen=True)
-class Quality:
+class Quality(Measured):
     """What :func:`quality` found. ``print`` shows a table; ``plot`` draws it."""
-
-    model: str
-    device: str
-    context: int
-    """Tokens of a window."""
-    windows: int
-    positions: int
-    """That were scored, of all windows."""
-    reference: FormatQuality
-    formats: tuple[FormatQuality, ...]
-    """The others, in the order they were asked for."""
 
     def __str__(self) -> str:
         from .viz.quality import quality_text
@@ -107,7 +69,7 @@ class Quality:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws KL and bytes of each format into a file; its ending says which kind (svg, png, pdf).
 
-        Raises ``kv.NotSupported`` where matplotlib is not installed.
+        Raises ``kv.errors.NotSupportedError`` where matplotlib is not installed.
         """
         from .viz.quality import draw_quality
 
@@ -139,8 +101,8 @@ def quality(
     pair of both is measured. ``context``: tokens of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
-    Raises ``kv.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and formats
-    that are not known; else what ``load`` raises.
+    Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and
+    formats that are not known; else what ``load`` raises.
     """
     optional_callable(progress, _WHERE, "progress", "a callable (done, total)")
     names = _names(kv_dtypes, "kv_dtypes")

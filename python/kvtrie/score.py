@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from ._arguments import listed, refusal
 from ._core import PrefixCache, Session, Step
+from ._prompts import Prompt, token_ids
 from ._protocols import Logits, StepModel, cache_of, text_model
-from .errors import ArgumentError, CacheFull
-from .generate import Prompt, token_ids
+from .errors import ArgumentError, CacheFullError
 from .sampling import log_softmax, whole
 
 __all__ = ["Score", "continuation_ids", "score", "scores_in"]
@@ -70,8 +70,8 @@ def score(
     step at most; a step reads a row of logits [vocab] for each row of a continuation. ``model`` has to take
     ``all_rows=True``, as ``kv.models.Model`` does, unless every continuation is one token.
 
-    Raises ``kv.ArgumentError`` for a prompt or continuation of no tokens, and ``kv.CacheFull`` where the prompt and one
-    continuation do not fit.
+    Raises ``kv.errors.ArgumentError`` for a prompt or continuation of no tokens, and ``kv.errors.CacheFullError`` where
+    the prompt and one continuation do not fit.
     """
     ids = token_ids(model, prompt, _WHERE)
     listed_ = listed(continuations, _WHERE, "continuations", "texts or lists of token ids")
@@ -157,7 +157,7 @@ class _Branches:
         """All of them in the same steps; fewer at a time where the device has no room for so many."""
         try:
             self._together(drafts)
-        except CacheFull:
+        except CacheFullError:
             if len(drafts) == 1:
                 raise
             half = len(drafts) // 2

@@ -60,6 +60,7 @@ class Stopper:
     """
 
     def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
+        self._model = model
         flag(ignore_eos, "generate", "ignore_eos")
         ids, texts = _parsed(stop)
         if texts and not has_tokenizer(model):
@@ -72,6 +73,15 @@ class Stopper:
         self._tokenizer = text_model(model).tokenizer if self._texts or wants_text else None
         self._reading = self._begin()
         self._at_rest = [self._reading]  # in no call; one that an exception left does not come back
+
+    def for_text(self) -> Stopper:
+        """Another one that stops at the same, keeps ``pieces``, and has read nothing. Any thread may call this.
+
+        ``NotSupportedError`` or ``ArgumentTypeError`` for a model that has no tokenizer.
+        """
+        if not has_tokenizer(self._model):
+            raise refusal(self._model, "generate", "model", "one with a tokenizer, for the text of its tokens")
+        return Stopper(self._model, [*self._ids, *self._texts], ignore_eos=True, wants_text=True)
 
     @property
     def pieces(self) -> list[str]:

@@ -28,18 +28,14 @@ from typing import Any, NoReturn, Optional, Protocol, TypeVar, cast, runtime_che
 from . import _redis
 from ._locks import make_lock
 from ._whole import Whole
-from .errors import ArgumentError, ArgumentTypeError, Error
+from .errors import ArgumentError, ArgumentTypeError, StoreError
 
-__all__ = ["RedisStore", "Store", "StoreError", "open_store"]
+__all__ = ["RedisStore", "Store", "open_store"]
 
 Result = TypeVar("Result")
 
 _LARGEST_VALUE = 512 << 20  # bytes; the servers' own limit
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two tries
-
-
-class StoreError(Error):
-    """A call of a shared store failed: no answer in time, no connection, or an error of the server."""
 
 
 @runtime_checkable
@@ -77,7 +73,7 @@ class RedisStore(Whole):
 
     Nothing connects before the first call; connections are kept in a pool, found dead when used and made again. Any
     thread may call. The password appears in no ``repr``, message or log. Raises ``ArgumentError`` for a URL or option
-    that cannot be used, and ``NotSupported`` without the package; calls raise ``StoreError``.
+    that cannot be used, and ``NotSupportedError`` without the package; calls raise ``StoreError``.
     """
 
     def __init__(self, url: str) -> None:

@@ -15,7 +15,13 @@ from naming import ModelFailed
 from processes import PATIENCE
 from world import LONGEST, NAMESPACES, SESSIONS, Broken, World
 
-ANYWHERE = (kv.ClosedError, kv.BusyError, kv.CacheFull, kv.NotRestorable, ModelFailed)
+ANYWHERE = (
+    kv.errors.ClosedError,
+    kv.errors.BusyError,
+    kv.errors.CacheFullError,
+    kv.errors.NotRestorableError,
+    ModelFailed,
+)
 ALSO = {  # and what else a call may say, as others made other calls meanwhile, or the world lacks a tier
     "batch": ("nothing left to compute", "belongs to another", "twice"),
     "checkpoint": ("does not publish",),
@@ -217,7 +223,7 @@ class Caller:
             with contextlib.suppress(BaseException):
                 try:
                     cache.stats()
-                except (kv.NotSupported, kv.ClosedError):
+                except (kv.errors.NotSupportedError, kv.errors.ClosedError):
                     cache.close()
                     os._exit(0)
             os._exit(1)

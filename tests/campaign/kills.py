@@ -171,7 +171,7 @@ def kill_round(seed: int, turn: int, folder: Path, dice: random.Random) -> dict[
 def expect_refused(folder: Path, seed: int) -> None:
     try:
         opened(str(folder), f"{folder}-store", seed)
-    except kv.BusyError:
+    except kv.errors.BusyError:
         return
     raise AssertionError("a folder was opened while a stopped process held it")
 

@@ -65,7 +65,7 @@ class NamingModel(KindsModel):
     def _must_refuse(self, step: Any) -> None:
         """Raises ``ClosedError``, as every call on a dropped step does."""
         layer, cache = self.layers[0]
-        if isinstance(cache, kv.RecurrentCache):
+        if isinstance(cache, kv.caches.RecurrentCache):
             step.states(layer)
         else:
             rows = len(step.tokens)

@@ -267,7 +267,7 @@ class World:
 
     def _unpin(self) -> None:
         for cache, text, namespace in self.pins:
-            with contextlib.suppress(kv.ClosedError):
+            with contextlib.suppress(kv.errors.ClosedError):
                 cache.unpin(text, namespace)
         self.pins = []
 
@@ -278,7 +278,7 @@ class World:
                 branch.append(1)
                 for step in branch.prefill():
                     model(step)
-        except kv.CacheFull:
+        except kv.errors.CacheFullError:
             self.unread += 1  # others hold the room; what they hold is looked at in their turn
 
     def _read_all(self, model: NamingModel) -> None:
@@ -291,7 +291,7 @@ class World:
     def _save_and_open(self, model: NamingModel) -> None:
         try:
             self.cache.save(self.folder / "saved")
-        except kv.FormatError:
+        except kv.errors.FormatError:
             return  # more than host memory takes
         self.look()
         caches = make_caches(self.kind, 600, slots=24, window=WINDOW, chunk=CHUNK)
@@ -318,6 +318,6 @@ class World:
         else:
             cache.close()
         for pool in self.pools:
-            free = pool.free_slots if isinstance(pool, kv.RecurrentCache) else pool.free_cells
+            free = pool.free_slots if isinstance(pool, kv.caches.RecurrentCache) else pool.free_cells
             self._expect(free == pool.capacity, f"{pool.capacity - free} of {pool.capacity} are held in the end")
         shutil.rmtree(self.folder)

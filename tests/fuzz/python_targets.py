@@ -41,14 +41,14 @@ with atheris.instrument_imports(include=["kvtrie", "jinja2", "array_inputs"]) if
     from kvtrie.models import gguf
     from kvtrie.models.gguf.reader import read_gguf
     from kvtrie.models.tokenizer import Tokenizer
-    from kvtrie.simulate.token_trace import read_tokens
-    from kvtrie.simulate.traces import read_mooncake
+    from kvtrie.replay.token_trace import read_tokens
+    from kvtrie.replay.traces import read_mooncake
     from kvtrie.stores import RedisStore, open_store
 
 MEMORY = 24 << 30  # bytes of addresses, most of which drivers and libraries only reserve
 _folder = tempfile.TemporaryDirectory(prefix="kvtrie-fuzz-")
 FOLDER = Path(_folder.name)
-TYPED = (kv.FormatError, kv.NotSupported, kv.ArgumentError, kv.ArgumentTypeError)
+TYPED = (kv.errors.FormatError, kv.errors.NotSupportedError, kv.errors.ArgumentError, kv.errors.ArgumentTypeError)
 
 
 @contextlib.contextmanager

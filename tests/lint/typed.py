@@ -24,7 +24,6 @@ sys.path[:0] = [str(ROOT / "python"), str(TYPING)]
 DRIVEN = "what batches drive it by, no call of users"
 FAMILY = "what a family of models says about itself"
 ALLOWED = {  # and why
-    "kvtrie.Generation": (DRIVEN, "live settle on_device draw take choose accept ready"),
     "kvtrie.Sampler": (DRIVEN, "draw choice"),
     "kvtrie.Batch": (DRIVEN, "make take"),
     "kvtrie.models.Model": (
@@ -32,14 +31,15 @@ ALLOWED = {  # and why
         "architectures gguf norm_offset parse_config adapt tensor_shapes layers_shapes layer_plan build_rest "
         "attention_groups embed finish settings ropes_by_kind ignored",
     ),
-    "kvtrie.scale.ScaleOptions": ("pydantic's own", "model_config"),
+    "kvtrie.ray.scale.ScaleOptions": ("pydantic's own", "model_config"),
     "kvtrie.hf.Cache": ("what its sessions ask it", "decoder layout longest like"),
     "kvtrie.hf.Past": (
         "what a forward pass does with it",
         "open fall_back expect forward cache form rows is_compileable",
     ),
 }
-BELOW = tuple(f"kvtrie.{n}." for n in ("errors", "hf", "models", "ops", "ray", "scale", "simulate", "stores", "viz"))
+PARTS = ("caches", "errors", "hf", "models", "ops", "ray.scale", "ray", "replay", "results", "stores", "trie", "viz")
+BELOW = tuple(f"kvtrie.{part}." for part in PARTS)
 MAY_MISS = {f"{owner}.{name}" for owner, (_, names) in ALLOWED.items() for name in names.split()}
 
 
@@ -50,13 +50,17 @@ class Uses(ast.NodeVisitor):
         self.names: dict[str, str] = {}  # what a name in the file stands for
         self.found: set[str] = set()
 
-    def full_name(self, node: ast.AST) -> Optional[str]:
+    def full_name(self, node: Optional[ast.AST]) -> Optional[str]:
         if isinstance(node, ast.Name):
             return self.names.get(node.id)
         if isinstance(node, ast.Attribute):
             owner = self.full_name(node.value)
             return None if owner is None else f"{owner}.{node.attr}"
         return None
+
+    def class_of(self, annotation: Optional[ast.expr]) -> Optional[str]:
+        """Of ``Request[int]`` it is ``Request``."""
+        return self.full_name(annotation.value if isinstance(annotation, ast.Subscript) else annotation)
 
     def visit_Import(self, node: ast.Import) -> None:
         self.names.update((each.asname or each.name, each.name) for each in node.names if each.name == "kvtrie")
@@ -70,7 +74,7 @@ class Uses(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         before = dict(self.names)
         for argument in node.args.args:
-            of_class = None if argument.annotation is None else self.full_name(argument.annotation)
+            of_class = self.class_of(argument.annotation)
             self.names.pop(argument.arg, None)
             if of_class is not None:
                 self.names[argument.arg] = of_class

@@ -127,7 +127,7 @@ def remove_quota(world: World) -> Callable[[], Any]:
 
 
 def respell(world: World) -> Callable[[], Any]:
-    texts = kv.TokenTexts(TEXTS)
+    texts = kv.trie.TokenTexts(TEXTS)
     return lambda: world.cache.respell([*KNOWN, 9], texts)
 
 
@@ -146,7 +146,7 @@ def closed_by_its_store(world: World) -> Callable[[], Any]:
     world.store.then = lambda: world.cache.close()
 
     def flushing() -> None:
-        with contextlib.suppress(kv.ClosedError):
+        with contextlib.suppress(kv.errors.ClosedError):
             world.cache.flush()
 
     return flushing

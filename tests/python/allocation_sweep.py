@@ -85,7 +85,7 @@ class Player:
             ended = "answered"
         except MemoryError:
             ended = "MemoryError"
-        except kv.InternalError as error:
+        except kv.errors.InternalError as error:
             ended = f"wrong: InternalError: {error}"
         except kv.Error as error:
             ended = type(error).__name__

@@ -106,10 +106,12 @@ EDITING: list[tuple[str, tuple[str, ...], Prepare]] = [
 ]  # fmt: skip
 
 CONSTRUCTED: dict[str, Callable[[], Any]] = {
-    "causal": lambda: kv.CausalCache([3, 5], 1, 4, CELLS, dtype="float32", window=8, rope={}, device="host"),
-    "recurrent": lambda: kv.RecurrentCache([3, 5], 3, 4, 2, 2, 3, SLOTS, device="host"),
-    "encoder": lambda: kv.EncoderCache([3, 5], 1, 4, CELLS, device="host"),
-    "hybrid": lambda: kv.HybridCache([CONSTRUCTED["causal"](), kv.RecurrentCache(1, 3, 4, 2, 2, 3, 4, device="host")]),
+    "causal": lambda: kv.caches.CausalCache([3, 5], 1, 4, CELLS, dtype="float32", window=8, rope={}, device="host"),
+    "recurrent": lambda: kv.caches.RecurrentCache([3, 5], 3, 4, 2, 2, 3, SLOTS, device="host"),
+    "encoder": lambda: kv.caches.EncoderCache([3, 5], 1, 4, CELLS, device="host"),
+    "hybrid": lambda: kv.caches.HybridCache(
+        [CONSTRUCTED["causal"](), kv.caches.RecurrentCache(1, 3, 4, 2, 2, 3, 4, device="host")]
+    ),
 }  # fmt: skip
 
 
@@ -142,7 +144,7 @@ VALUES: list[tuple[str, Prepare]] = [
     ("Tensor.__len__", lambda w: lambda: len(w.x)),
     ("Tensor.__repr__", lambda w: w.x.__repr__),
     ("dropping a Tensor", lambda w: forget(w, "w")),
-    ("PrefixTrie.__init__", lambda w: lambda: len(kv.PrefixTrie())),
+    ("PrefixTrie.__init__", lambda w: lambda: len(kv.trie.PrefixTrie())),
     ("PrefixTrie.insert", lambda w: lambda: w.trie.insert([*KNOWN[:5], *OTHER], 9).end),
     ("PrefixTrie.insert", lambda w: lambda: w.trie.insert(OTHER, 9, "another").end),
     ("PrefixTrie.match", lambda w: lambda: w.trie.match(KNOWN)[0]),
@@ -158,7 +160,7 @@ VALUES: list[tuple[str, Prepare]] = [
     ("TrieNode.__eq__", lambda w: lambda: w.node == w.leaf),
     ("TrieNode.__repr__", lambda w: w.node.__repr__),
     ("dropping a PrefixTrie", lambda w: forget(w, "node", "leaf", "trie")),
-    ("TokenTexts.__init__", lambda w: lambda: len(kv.TokenTexts(TEXTS))),
+    ("TokenTexts.__init__", lambda w: lambda: len(kv.trie.TokenTexts(TEXTS))),
     ("TokenTexts.__len__", lambda w: lambda: len(w.texts)),
     ("TokenTexts.__iter__", lambda w: lambda: len(list(w.texts))),
     ("TokenTexts.__getitem__", lambda w: lambda: w.texts[3]),
@@ -171,7 +173,7 @@ VALUES: list[tuple[str, Prepare]] = [
     ("dropping a Replay", lambda w: forget(w, "replay")),
     ("StepGraphs.__init__", lambda w: lambda: _core.StepGraphs().stats),
     ("dropping StepGraphs", lambda w: forget(w, "graphs")),
-    ("fingerprints", lambda w: lambda: kv.fingerprints(range(130))),
+    ("fingerprints", lambda w: lambda: kv.trie.fingerprints(range(130))),
     ("media", lambda w: lambda: kv.media("an image", 3).shape),
 ]  # fmt: skip
 

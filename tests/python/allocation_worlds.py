@@ -33,10 +33,10 @@ def caches_of(kind: str) -> list[Any]:
     """The caches of a model of one or two layers."""
 
     def causal(layer: int, **sees: Any) -> Any:
-        return kv.CausalCache([layer], 1, 4, CELLS, v_head_dim=3, dtype="float32", device="host", **sees)
+        return kv.caches.CausalCache([layer], 1, 4, CELLS, v_head_dim=3, dtype="float32", device="host", **sees)
 
     def recurrent(layer: int) -> Any:
-        return kv.RecurrentCache([layer], 3, 4, 2, 2, 3, SLOTS, device="host")
+        return kv.caches.RecurrentCache([layer], 3, 4, 2, 2, 3, SLOTS, device="host")
 
     if kind == "dense":
         return [causal(0)]
@@ -48,7 +48,7 @@ def caches_of(kind: str) -> list[Any]:
 def all_free(part: Any) -> bool:
     """Whether it gives everything back, which a thread of the cache may still be doing."""
     until = time.monotonic() + PATIENCE
-    while (part.free_slots if isinstance(part, kv.RecurrentCache) else part.free_cells) < part.capacity:
+    while (part.free_slots if isinstance(part, kv.caches.RecurrentCache) else part.free_cells) < part.capacity:
         if time.monotonic() > until:
             return False
         time.sleep(0.001)
@@ -147,7 +147,7 @@ class CacheWorld:
     def let_the_store_be(self) -> None:
         """It does nothing but store from now on; what is on its way to it has come."""
         if self.store is not None and self.store.then is not None:
-            with contextlib.suppress(kv.ClosedError):
+            with contextlib.suppress(kv.errors.ClosedError):
                 self.cache.flush()
             self.store.then = None
 
@@ -171,17 +171,17 @@ class AloneWorld:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         if kind == "causal":
-            self.cache: Any = kv.CausalCache([0], 1, 4, 64, dtype="float32", rope={}, device="host")
+            self.cache: Any = kv.caches.CausalCache([0], 1, 4, 64, dtype="float32", rope={}, device="host")
         elif kind == "recurrent":
-            self.cache = kv.RecurrentCache([0], 3, 4, 2, 2, 3, SLOTS, device="host")
+            self.cache = kv.caches.RecurrentCache([0], 3, 4, 2, 2, 3, SLOTS, device="host")
         elif kind == "encoder":
-            self.cache = kv.EncoderCache([0], 1, 4, 64, dtype="float32", device="host")
+            self.cache = kv.caches.EncoderCache([0], 1, 4, 64, dtype="float32", device="host")
         else:
             parts: list[Any] = [
-                kv.CausalCache([0], 1, 4, 64, dtype="float32", device="host"),
-                kv.RecurrentCache([1], 3, 4, 2, 2, 3, SLOTS, device="host"),
+                kv.caches.CausalCache([0], 1, 4, 64, dtype="float32", device="host"),
+                kv.caches.RecurrentCache([1], 3, 4, 2, 2, 3, SLOTS, device="host"),
             ]
-            self.cache = kv.HybridCache(parts)
+            self.cache = kv.caches.HybridCache(parts)
         self.grow(4)
         self.cache.copy_prefix(0, 1, 4)
         self.kept: list[Any] = []
@@ -242,10 +242,10 @@ class ValueWorld:
             kv.tensor(random.standard_normal(shape).astype(np.float32), device=place)
             for shape in ((3, 8), (3, 8), (4, 8), (8,), (3, 2, 4), (3, 1, 4))
         )
-        self.trie: Any = kv.PrefixTrie()
+        self.trie: Any = kv.trie.PrefixTrie()
         self.node: Any = self.trie.insert(KNOWN, 240)
         self.leaf: Any = self.trie.insert([*KNOWN[:12], *TAIL], 30)
-        self.texts: Any = kv.TokenTexts(TEXTS)
+        self.texts: Any = kv.trie.TokenTexts(TEXTS)
         self.replay: Any = kv._core.Replay(64)
         self.replay.serve(KNOWN)
         self.graphs: Any = kv._core.StepGraphs()

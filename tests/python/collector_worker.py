@@ -64,7 +64,7 @@ def rounds(seed: int, count: int, folder: str, watched: list[Any]) -> None:
     for number in range(count):
         try:
             owner = make(chance, folder)
-        except kv.BusyError:  # the one before has the folder until it is collected
+        except kv.errors.BusyError:  # the one before has the folder until it is collected
             gc.collect()
             continue
         use(chance, owner, model)

@@ -387,7 +387,7 @@ def _logits(output: Any) -> Any:
 
 def computed(folder: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kv.IgnoredWarning)
+        warnings.simplefilter("ignore", kv.errors.IgnoredWarning)
         model = kv.models.load(folder, dtype="float32")
     with kv.PrefixCache(model.caches(capacity=64, dtype="float32", warm_up=False)).begin(tokens().tolist()) as session:
         return np.concatenate([np.asarray(model(step, all_rows=True)) for step in session.prefill()])
@@ -429,11 +429,11 @@ def outcome(case: Case) -> tuple[str, str]:
 def refused(case: Case) -> str | None:
     """What kvtrie says to the configuration alone."""
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore", kv.IgnoredWarning)
+        warnings.simplefilter("ignore", kv.errors.IgnoredWarning)
         (Path(name) / "config.json").write_text(json.dumps(case.file()))
         try:
             kv.models.describe(name)
-        except (kv.NotSupported, kv.FormatError) as error:
+        except (kv.errors.NotSupportedError, kv.errors.FormatError) as error:
             return str(error)
     return None
 
@@ -441,7 +441,7 @@ def refused(case: Case) -> str | None:
 def compare(case: Case, folder: Path, want: Any) -> tuple[str, str]:
     try:
         got = computed(folder)
-    except (kv.NotSupported, kv.FormatError) as error:
+    except (kv.errors.NotSupportedError, kv.errors.FormatError) as error:
         return ("refused" if _names(case.changes) & set(_words(str(error))) else "wrong"), str(error)
     if not np.isfinite(want).all():
         return "fails", "logits that are not finite"

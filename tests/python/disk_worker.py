@@ -65,7 +65,7 @@ class TierModel:
         (session,) = step.sessions
         codes = prefix_codes(session.namespace, self.named(session.tokens))
         for layer, cache in self.layers:
-            if isinstance(cache, kv.RecurrentCache):
+            if isinstance(cache, kv.caches.RecurrentCache):
                 self._move_states(step, layer, cache, codes)
             else:
                 self._store_rows(step, layer, cache, codes)
@@ -108,18 +108,18 @@ def make_caches(kind: str, dtype: str = "float32", capacity: int = 1024, device:
     """The caches of a model of `kind`: full attention and what the kind has besides; "recurrent" has that alone."""
 
     def causal(layers: list[int], **sees: Any) -> Any:
-        return kv.CausalCache(layers, 2, 4, capacity, dtype=dtype, device=device, **sees)
+        return kv.caches.CausalCache(layers, 2, 4, capacity, dtype=dtype, device=device, **sees)
 
     caches = {
         "dense": lambda: [causal([0, 1])],
         "window": lambda: [causal([1]), causal([0, 2], window=WINDOW)],
         "chunk": lambda: [causal([1]), causal([0], chunk=CHUNK)],
-        "recurrent": lambda: [kv.RecurrentCache([0, 1], 3, 4, 2, 2, 3, 128, dtype=dtype, device=device)],
+        "recurrent": lambda: [kv.caches.RecurrentCache([0, 1], 3, 4, 2, 2, 3, 128, dtype=dtype, device=device)],
         "hybrid": lambda: [
             causal([5]),
             causal([4], window=WINDOW),
             causal([3], chunk=CHUNK),
-            kv.RecurrentCache([0, 1], 3, 4, 2, 2, 3, 128, dtype=dtype, device=device),
+            kv.caches.RecurrentCache([0, 1], 3, 4, 2, 2, 3, 128, dtype=dtype, device=device),
         ],
     }
     return caches[kind]()

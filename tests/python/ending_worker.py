@@ -60,7 +60,7 @@ def daemon(where: str) -> None:
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
-    except kv.NotSupported as error:
+    except kv.errors.NotSupportedError as error:
         return "forked" if "forked" in str(error) else str(error)
     return "not refused"
 

@@ -86,7 +86,7 @@ class DictStore:
 
 def make_cache(capacity: int = 64, device: Any = None, host_bytes: Any = 0, **options: Any) -> kv.PrefixCache:
     """A prefix cache over one small float32 cache."""
-    layers = kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device=device)
+    layers = kv.caches.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device=device)
     return kv.PrefixCache(layers, host_bytes=host_bytes, **options)
 
 

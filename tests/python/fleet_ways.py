@@ -18,11 +18,11 @@ from ray.exceptions import RayError
 from ray.serve.request_router import RequestRouter
 from starlette.requests import Request
 
-from kvtrie.scale.asgi_call import Call
-from kvtrie.scale.ingress import Ingress
-from kvtrie.scale.prompt_keys import PromptKeys
-from kvtrie.scale.replica import Replica
-from kvtrie.scale.router import Router
+from kvtrie.ray.scale.asgi_call import Call
+from kvtrie.ray.scale.ingress import Ingress
+from kvtrie.ray.scale.prompt_keys import PromptKeys
+from kvtrie.ray.scale.replica import Replica
+from kvtrie.ray.scale.router import Router
 from kvtrie.serve.opening import Opened, ServeOptions
 from serve_ways import House
 

@@ -100,14 +100,14 @@ def use(model: Any, dice: random.Random) -> None:
     """Text to ids and back. Raises ``AssertionError`` for an id outside the vocabulary."""
     try:
         tokenizer = model.tokenizer
-    except kv.NotSupported:
+    except kv.errors.NotSupportedError:
         return
     for text in [*dice.sample(TEXTS, 4), "ab <s><|end|> abc"]:
         ids = tokenizer.encode(text)
         assert all(0 <= token < model.config.vocab_size for token in ids), f"{text!r}: {ids}"
         tokenizer.decode(ids)
     if tokenizer.chat_template is not None:
-        with contextlib.suppress(kv.ArgumentError):
+        with contextlib.suppress(kv.errors.ArgumentError):
             tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
 
 
@@ -125,11 +125,11 @@ def play(seed: int, count: int, folder: Path) -> tuple[Counter[str], float]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter(
-                    "ignore", kv.IgnoredWarning
+                    "ignore", kv.errors.IgnoredWarning
                 )  # damage makes keys that nobody knows, and equal texts
                 use(kv.models.load(path), dice)
             outcomes["a model"] += 1
-        except (kv.FormatError, kv.NotSupported, kv.ArgumentError) as error:
+        except (kv.errors.FormatError, kv.errors.NotSupportedError, kv.errors.ArgumentError) as error:
             if not str(error).startswith("[models"):
                 raise AssertionError(f"seed {seed}, case {case}: {error}") from error
             outcomes[type(error).__name__] += 1

@@ -286,12 +286,12 @@ def judge(case: Case, path: Path) -> tuple[str, str]:
     values, arrays = written(case, path)
     wanted = _model_of(meaning(case.architecture, values, arrays), case.architecture)
     with recorded() as records, warnings.catch_warnings():
-        warnings.simplefilter("error", kv.IgnoredWarning)
+        warnings.simplefilter("error", kv.errors.IgnoredWarning)
         try:
             parts = kv.models.gguf.read(path)
         except kv.Error as error:
             return _refusal(case, str(error))
-        except kv.IgnoredWarning as warning:
+        except kv.errors.IgnoredWarning as warning:
             return "wrong", f"a key that no list names: {warning}"
         check_record(case.architecture, records[0])
     if wanted is None:

@@ -88,10 +88,10 @@ def make_caches(kind: str, dtype: str) -> list[Any]:
     """The caches of a small model of `kind`, some of whose layers are not in order."""
 
     def causal(layers: list[int], **sees: Any) -> Any:
-        return kv.CausalCache(layers, 1, 2, CAPACITY, dtype=dtype, device="host", **sees)
+        return kv.caches.CausalCache(layers, 1, 2, CAPACITY, dtype=dtype, device="host", **sees)
 
     def recurrent(layers: list[int]) -> Any:
-        return kv.RecurrentCache(layers, 2, 2, 1, 2, 2, 128, dtype=dtype, device="host")
+        return kv.caches.RecurrentCache(layers, 2, 2, 1, 2, 2, 128, dtype=dtype, device="host")
 
     caches = {
         "dense": lambda: [causal([2, 0])],

@@ -249,7 +249,7 @@ class Loop(HfWay):
         if length >= text.shape[1]:
             try:
                 past.crop(text.shape[1] - 1 - length)
-            except kv.NotRestorable:
+            except kv.errors.NotRestorableError:
                 past.reset()
 
 

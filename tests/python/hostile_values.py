@@ -291,8 +291,8 @@ def _of_ours() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "empty tensor", lambda: kv.tensor(np.zeros((0, 4), np.float32), device="host")
     yield "float16 tensor", lambda: kv.tensor([1.0, 2.0], "float16")
     yield "device", kv.Device
-    yield "cache", lambda: kv.CausalCache(2, 2, 4, 16, dtype="float32", device="host")
-    yield "prefix cache", lambda: kv.PrefixCache(kv.CausalCache(2, 2, 4, 16, dtype="float32", device="host"))
+    yield "cache", lambda: kv.caches.CausalCache(2, 2, 4, 16, dtype="float32", device="host")
+    yield "prefix cache", lambda: kv.PrefixCache(kv.caches.CausalCache(2, 2, 4, 16, dtype="float32", device="host"))
     yield "closed session", _closed_session
     yield "dropped step", _dropped_step
     yield "never made", lambda: kv.Session.__new__(kv.Session)
@@ -300,13 +300,13 @@ def _of_ours() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _closed_session() -> Any:
-    session = kv.PrefixCache(kv.CausalCache(2, 2, 4, 16, device="host")).begin([1])
+    session = kv.PrefixCache(kv.caches.CausalCache(2, 2, 4, 16, device="host")).begin([1])
     session.close()
     return session
 
 
 def _dropped_step() -> Any:
-    session = kv.PrefixCache(kv.CausalCache(2, 2, 4, 16, device="host")).begin([1, 2])
+    session = kv.PrefixCache(kv.caches.CausalCache(2, 2, 4, 16, device="host")).begin([1, 2])
     step = session.decode()
     session.append(3)
     return step

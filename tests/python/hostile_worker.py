@@ -9,7 +9,6 @@ calls before it, which are drawn all the same.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import random
 import resource
@@ -26,10 +25,9 @@ import numpy as np
 import kvtrie as kv
 import kvtrie.viz
 from hostile_values import HOSTILE, Hostile, HostileExit
-from kvtrie import _core
+from kvtrie import _core, _options
 
 PACKAGE = Path(kv.__file__).parent
-SIMULATE = importlib.import_module("kvtrie.simulate")  # kv.simulate is its function
 TINY = Path(__file__).resolve().parents[2] / "examples" / "tiny"
 ROWS = np.ones((3, 2, 4), np.float32)
 # Left out: what returns a context of Python's own, writes what is given, or is the value itself.
@@ -63,31 +61,31 @@ class Call(NamedTuple):
 
 
 def causal() -> Any:
-    cache = kv.CausalCache(2, 2, 4, 16, dtype="float32", device="host")
+    cache = kv.caches.CausalCache(2, 2, 4, 16, dtype="float32", device="host")
     cache.start_forward([0, 1, 2], [0, 0, 0])
     return cache
 
 
 def recurrent() -> Any:
-    cache = kv.RecurrentCache(2, 3, 4, 2, 2, 3, 8, device="host")
+    cache = kv.caches.RecurrentCache(2, 3, 4, 2, 2, 3, 8, device="host")
     cache.start_forward([0, 1, 2], [0, 0, 0])
     return cache
 
 
 def encoder() -> Any:
-    cache = kv.EncoderCache(2, 2, 4, 16, dtype="float32", device="host")
+    cache = kv.caches.EncoderCache(2, 2, 4, 16, dtype="float32", device="host")
     cache.start_forward([0], [0], items=[(0, 0, 3)])
     return cache
 
 
 def hybrid() -> Any:
-    cache = kv.HybridCache([kv.CausalCache(2, 2, 4, 16, dtype="float32", device="host")])
+    cache = kv.caches.HybridCache([kv.caches.CausalCache(2, 2, 4, 16, dtype="float32", device="host")])
     cache.start_forward([0, 1, 2], [0, 0, 0])
     return cache
 
 
 def prefix_cache() -> Any:
-    return kv.PrefixCache(kv.CausalCache(2, 2, 4, 64, dtype="float32", device="host"), host_bytes="64KiB")
+    return kv.PrefixCache(kv.caches.CausalCache(2, 2, 4, 64, dtype="float32", device="host"), host_bytes="64KiB")
 
 
 class Numbers:
@@ -135,8 +133,8 @@ RECEIVERS: dict[str, Callable[[], Any]] = {
     "Session": lambda: tree().begin([1, 2, 9, 8, 7]),
     "Step": lambda: tree().begin([1, 2, 9, 8, 7]).decode(),
     "Tensor": lambda: kv.tensor(ROWS, device="host"),
-    "PrefixTrie": kv.PrefixTrie,
-    "StepGraphs": kv.StepGraphs,
+    "PrefixTrie": kv.trie.PrefixTrie,
+    "StepGraphs": kv.ops.StepGraphs,
     "Device": kv.Device,
     "PackedSet": lambda: kv.ops.PackedSet(kv.ops.pack(np.ones((8, 32), np.float32)), 2),
     "Tokenizer": tokenizer,
@@ -177,7 +175,7 @@ VALID: dict[str, Callable[[], Any]] = {
     "kv_heads": lambda: 2,
     "head_dim": lambda: 4,
     "capacity": lambda: 16,
-    "caches": lambda: kv.CausalCache(2, 2, 4, 16, device="host"),
+    "caches": lambda: kv.caches.CausalCache(2, 2, 4, 16, device="host"),
     "array": lambda: ROWS,
     "dtype": lambda: "float32",
     "index": lambda: slice(0, 1),
@@ -217,11 +215,11 @@ VALID: dict[str, Callable[[], Any]] = {
     "launch": lambda: lambda: None,
     "url": lambda: "redis://localhost:1",
     "store": lambda: "redis://localhost:1",
-    "kind": lambda: next(iter(SIMULATE.KINDS)),
+    "kind": lambda: next(iter(kv.replay.KINDS)),
     "trace": list,
     "requests": list,
     "records": list,
-    "wanted": lambda: SIMULATE.workload(next(iter(SIMULATE.KINDS)), sessions=1, turns=1),
+    "wanted": lambda: kv.replay.workload(next(iter(kv.replay.KINDS)), sessions=1, turns=1),
     "decode": lambda: str,
     "source": lambda: "{{ messages }}",
     "blocks": lambda: np.zeros(34, np.uint8),
@@ -288,7 +286,7 @@ def calls_of_python() -> Iterator[Call]:
         "Sampling": kv.Sampling,
         "Sampler": kv.Sampler,
         "Batch": kv.Batch,
-        "simulate": kv.simulate,
+        "simulate": kv.replay.simulate,
         "stores.RedisStore": kv.stores.RedisStore,
         "stores.open_store": kv.stores.open_store,
         "models.load": kv.models.load,
@@ -296,9 +294,9 @@ def calls_of_python() -> Iterator[Call]:
         "ChatTemplate": chat_template.ChatTemplate,
         **{f"viz.{name}": getattr(kv.viz, name) for name in kv.viz.__all__},
         **{
-            f"simulate.{name}": getattr(SIMULATE, name)
-            for name in SIMULATE.__all__
-            if callable(getattr(SIMULATE, name)) and name not in ("Report", "Row", "Request", "Trace", "simulate")
+            f"simulate.{name}": getattr(kv.replay, name)
+            for name in kv.replay.__all__
+            if callable(getattr(kv.replay, name)) and name not in ("Report", "Row", "Request", "Trace", "simulate")
         },
     }
     for name, function in functions.items():
@@ -314,8 +312,8 @@ def calls_of_python() -> Iterator[Call]:
     for made, names in methods.items():
         for name in names:
             yield of_python(f"{made}.{name}", getattr(_class(made), name), _getter(None, made, name))
-    reply = (*kv.replies.ReplyOptions.__annotations__,)
-    chosen = (*kv.replies.SamplingOptions.__annotations__,)
+    reply = (*_options.TextOptions.__annotations__,)
+    chosen = (*_options.SamplingOptions.__annotations__,)
     yield Call("Model.chat", lambda: Tiny.get().chat, ("messages",), ("tools", "template", *reply, *chosen))
     yield Call("Model.complete", lambda: Tiny.get().complete, ("text",), (*reply, *chosen))
     yield Call(

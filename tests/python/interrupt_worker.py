@@ -105,7 +105,7 @@ def interrupted(model: HeavyModel, cache: kv.PrefixCache, first: int) -> dict[st
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores it
-    cache = kv.PrefixCache(kv.CausalCache(LAYERS, 1, 4, 64 * ROWS, dtype="float32"))
+    cache = kv.PrefixCache(kv.caches.CausalCache(LAYERS, 1, 4, 64 * ROWS, dtype="float32"))
     model = HeavyModel(1)
     seconds_of_a_step(model, cache, 1)
     one_product = min(seconds_of_a_step(model, cache, salt) for salt in range(2, 7))

@@ -102,10 +102,10 @@ class Everything:
             try:
                 session.append([5])
                 self.model(session.decode())  # which checks the rows
-            except kv.ClosedError:
+            except kv.errors.ClosedError:
                 assert session.closed
                 self.sessions.remove(session)
-            except kv.CacheFull:
+            except kv.errors.CacheFullError:
                 self.sessions.remove(session)
         with self.cache.begin([1, 2, 3, 4]) as session:
             for step in session.prefill():
@@ -215,7 +215,9 @@ def main(seed: int, rounds: int, folder: Path) -> None:
         call = chance.choice(calls)
 
         def work(call: Callable[..., None] = call) -> None:
-            with contextlib.suppress(kv.CacheFull, kv.NotRestorable, kv.NotSupported):  # they have changed nothing
+            with contextlib.suppress(
+                kv.errors.CacheFullError, kv.errors.NotRestorableError, kv.errors.NotSupportedError
+            ):  # they have changed nothing
                 call(chance)
 
         try:

@@ -230,7 +230,7 @@ def close_at(make: Callable[[], Run], at: int, what: str, thread: str, report: R
     try:
         with visit:
             way.go()
-    except (kv.ClosedError, kv.NotSupported):
+    except (kv.errors.ClosedError, kv.errors.NotSupportedError):
         said = "ClosedError"
     except BaseException as raised:
         wrong = f"raised {''.join(traceback.format_exception(raised))}"
@@ -290,9 +290,9 @@ def in_the_child(way: Run) -> None:
         for call in calls:
             try:
                 call()
-            except kv.NotSupported:
+            except kv.errors.NotSupportedError:
                 pass
-            except kv.ClosedError:
+            except kv.errors.ClosedError:
                 pass
         os._exit(0)
     except BaseException:

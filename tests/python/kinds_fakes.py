@@ -101,10 +101,10 @@ class KindsModel:
             assert (np.diff(part) == 1).all()
             assert not history.inside(int(part[0]))
             assert not history.inside(int(part[-1]) + 1)
-        if any(isinstance(cache, kv.RecurrentCache) for _, cache in self.layers):
+        if any(isinstance(cache, kv.caches.RecurrentCache) for _, cache in self.layers):
             self.captured += [length for lengths in step.boundaries() for length in lengths]
         for layer, cache in self.layers:
-            if isinstance(cache, kv.RecurrentCache):
+            if isinstance(cache, kv.caches.RecurrentCache):
                 self._move_states(step, layer, cache, histories, parts)
             else:
                 self._store_rows(step, layer, cache, histories, parts)
@@ -194,10 +194,12 @@ def make_caches(
     """The caches of a model of four layers: one of full attention and three of `kind`, or all four dense."""
 
     def causal(layers: list[int], cells: int = capacity, **sees: Any) -> Any:
-        return kv.CausalCache(layers, 1, 4, cells, v_head_dim=3, dtype="float32", device=device, **sees, **options)
+        return kv.caches.CausalCache(
+            layers, 1, 4, cells, v_head_dim=3, dtype="float32", device=device, **sees, **options
+        )
 
     def recurrent(layers: list[int]) -> Any:
-        return kv.RecurrentCache(layers, 3, 4, 2, 2, 3, slots, device=device)
+        return kv.caches.RecurrentCache(layers, 3, 4, 2, 2, 3, slots, device=device)
 
     cells = capacity if window_capacity is None else window_capacity
     if kind == "dense":

@@ -22,9 +22,9 @@ TEXTS = [("team-a", words(1, 20)), ("team-a", words(1, 20)[:12] + words(2, 6)), 
 def open_golden(folder: Path, keys: Any) -> tuple[kv.PrefixCache, TierModel]:
     """A cache on the folder, of full attention, a window and a recurrent state; and its model."""
     caches: list[Any] = [
-        kv.CausalCache([2], 1, 2, 256, dtype="float16", device="host"),
-        kv.CausalCache([1], 1, 2, 256, dtype="float32", device="host", window=8),
-        kv.RecurrentCache([0], 2, 2, 1, 2, 2, 16, device="host"),
+        kv.caches.CausalCache([2], 1, 2, 256, dtype="float16", device="host"),
+        kv.caches.CausalCache([1], 1, 2, 256, dtype="float32", device="host", window=8),
+        kv.caches.RecurrentCache([0], 2, 2, 1, 2, 2, 16, device="host"),
     ]
     options: dict[str, Any] = {"fingerprint": "golden", "host_bytes": "1MiB", "disk_bytes": "1MiB"}
     return kv.PrefixCache(caches, disk=folder, keys=keys, **options), TierModel(caches)

@@ -39,7 +39,7 @@ class NamingModel:
         return [token for token, text in enumerate(texts) if text.isalpha() and len(text) > 1]
 
     def caches(self, capacity: int = 4096, **_: Any) -> Any:
-        return [kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device="host")]
+        return [kv.caches.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device="host")]
 
     def next_token(self, namespace: str, tokens: Sequence[int]) -> int:
         code = int(prefix_codes(namespace, tokens)[-1])

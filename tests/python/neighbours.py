@@ -61,8 +61,8 @@ class Player:
         (call,) = self.random.choices([call for call, _ in calls], [weight for _, weight in calls])
         try:
             result: Any = call()
-        except kv.CacheFull as full:
-            result = ("CacheFull", str(full), full.needed, full.free, full.freeable, full.held_live)
+        except kv.errors.CacheFullError as full:
+            result = ("CacheFullError", str(full), full.needed, full.free, full.freeable, full.held_live)
         except kv.Error as error:
             result = (type(error).__name__, str(error))
         usage = self.cache.usage(self.name) if self.counted() else None
@@ -71,7 +71,7 @@ class Player:
     def counted(self) -> bool:
         try:
             self.cache.usage(self.name)
-        except kv.NotSupported:
+        except kv.errors.NotSupportedError:
             return False
         return True
 

@@ -8,7 +8,6 @@ independent, or are refused. ``object_worker.py`` plays the table, in processes 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -21,24 +20,23 @@ import numpy as np
 import kvtrie as kv
 from fakes import DIM, KV_HEADS, CodingModel, compute, make_cache
 from kvtrie import _core
+from kvtrie._answer import Answer
 from kvtrie._closing import AsyncClosing
+from kvtrie._decoding import Beginning, Decoding, Origin
 from kvtrie._live import Live
-from kvtrie._waiting import Beginning, Waiting
 from kvtrie._whole import Slotted, Whole
 from kvtrie.awaited import BothWays
 from kvtrie.draws import Draw
 from kvtrie.explain import Rejoin
+from kvtrie.generate import begin_text
 from kvtrie.models.chat_template import ChatTemplate
 from kvtrie.models.prompts import Rendered
 from kvtrie.models.special_tokens import SpecialTokens
 from kvtrie.models.template_probe import Reads
 from kvtrie.models.token_bytes import TokenBytes
-from kvtrie.replies import begin_reply
-from kvtrie.request import _Tokens
+from kvtrie.request import _Reader
 from kvtrie.sampling import Choice
-from kvtrie.text_request import _Pieces
 
-simulation = importlib.import_module("kvtrie.simulate")  # `kv.simulate` is its function of that name
 LIVE, VALUE, PLAIN = "live", "value", "plain"
 PROMPT = [5, 6, 7, 8]
 
@@ -83,11 +81,11 @@ class World:
 
 
 def causal(_: World) -> Any:
-    return kv.CausalCache([0], KV_HEADS, DIM, 8, dtype="float32", device="host")
+    return kv.caches.CausalCache([0], KV_HEADS, DIM, 8, dtype="float32", device="host")
 
 
 def recurrent(_: World) -> Any:
-    return kv.RecurrentCache([0], 1, 2, 1, 2, 2, 8, device="host")
+    return kv.caches.RecurrentCache([0], 1, 2, 1, 2, 2, 8, device="host")
 
 
 def with_states(world: World) -> Any:
@@ -99,7 +97,7 @@ def with_states(world: World) -> Any:
 
 
 def encoder(_: World) -> Any:
-    return kv.EncoderCache([0], KV_HEADS, DIM, 8, dtype="float32", device="host")
+    return kv.caches.EncoderCache([0], KV_HEADS, DIM, 8, dtype="float32", device="host")
 
 
 def with_item(world: World) -> Any:
@@ -111,17 +109,17 @@ def with_item(world: World) -> Any:
 
 
 def hybrid(world: World) -> Any:
-    return kv.HybridCache([causal(world)])
+    return kv.caches.HybridCache([causal(world)])
 
 
 def evicted(_: World) -> Any:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     trie.insert(PROMPT, 5)
     return trie.evict(count=1)[0]
 
 
 def node(_: World) -> Any:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     made = trie.insert(PROMPT, 5)
     _kept.append(trie)  # a node does not keep its trie
     return made
@@ -154,7 +152,7 @@ CORE = [
     Entry(_core.Session, lambda w: w.small[1], LIVE, (), length),
     Entry(_core.Step, lambda w: next(w.small[0].begin([9, 9, 9]).prefill()), LIVE),
     Entry(_core.Prefill, lambda w: w.small[0].begin([8, 8]).prefill(), LIVE, (), lambda x: iter(x) is x),
-    Entry(_core.StepGraphs, lambda _: kv.StepGraphs(), LIVE, (), lambda x: x.stats["graphs"]),
+    Entry(_core.StepGraphs, lambda _: kv.ops.StepGraphs(), LIVE, (), lambda x: x.stats["graphs"]),
     Entry(_core.CausalCache, lambda w: w.filled(causal(w)), LIVE, ([0], 1, 4, 8), lambda x: (x.length(0), x.check())),
     Entry(_core.RecurrentCache, with_states, LIVE, ([0], 1, 2, 1, 2, 2, 4), lambda x: (x.length(0), x.check())),
     Entry(_core.EncoderCache, with_item, LIVE, ([0], 1, 4, 8), lambda x: (x.length(0), x.check())),
@@ -165,11 +163,11 @@ CORE = [
     Entry(_core.HybridSnapshot, lambda w: w.filled(hybrid(w)).snapshot(0), LIVE),
     Entry(_core.Replay, lambda _: _core.Replay(8), LIVE, (9,), lambda x: (x.stats(), x.check())),
     Entry(_core._SharedTier, lambda _: _core._SharedTier(Dict(), 1024), LIVE, (None, 3), lambda x: x.stats()["puts"]),
-    Entry(_core.PrefixTrie, lambda _: kv.PrefixTrie(), PLAIN),
+    Entry(_core.PrefixTrie, lambda _: kv.trie.PrefixTrie(), PLAIN),
     Entry(_core.TrieNode, node, PLAIN),
     Entry(_core.Evicted, evicted, PLAIN),
     Entry(_core.ReusePlan, lambda w: w.small[0].plan([*PROMPT, 1]), PLAIN),
-    Entry(_core.TokenTexts, lambda _: kv.TokenTexts([b"a", b"b"]), PLAIN, ([b"c"],), list),
+    Entry(_core.TokenTexts, lambda _: kv.trie.TokenTexts([b"a", b"b"]), PLAIN, ([b"c"],), list),
     Entry(_core.Tensor, tensor, PLAIN, (), lambda x: x.numpy().tolist()),
     Entry(_core.MappedTensor, lambda w: tensor(w).mapped(), PLAIN, (), lambda _: 0),
     Entry(_core.Device, lambda _: kv.devices()[0], PLAIN, ("no such device",), lambda x: x.name),
@@ -184,7 +182,7 @@ DEVICE = [
     Entry(_core.ops.PackedSet, lambda _: kv.ops.PackedSet(packed(), 2), PLAIN, (None, 3), lambda x: x.shape),
     Entry(kv.Tensor, lambda _: on_device(), PLAIN, (), lambda x: x.numpy().tolist()),
     Entry(_core.MappedTensor, lambda _: on_device().mapped(), PLAIN, (), lambda _: 0),
-    Entry(_core.CausalCache, lambda w: w.filled(kv.CausalCache([0], KV_HEADS, DIM, 8, dtype="float32")), LIVE),
+    Entry(_core.CausalCache, lambda w: w.filled(kv.caches.CausalCache([0], KV_HEADS, DIM, 8, dtype="float32")), LIVE),
 ]
 
 
@@ -230,16 +228,16 @@ def watch(world: World) -> Any:
 
 
 def report(_: World) -> Any:
-    trace = simulation.of_requests([simulation.Request(0.0, np.array([1, 2], np.int32))])
-    return simulation.simulate(trace, 8, "lru")
+    trace = kv.replay.of_requests([kv.replay.Request(0.0, np.array([1, 2], np.int32))])
+    return kv.replay.simulate(trace, 8, "lru")
 
 
 PACKAGE = [
     Entry(kv.PrefixCache, lambda w: w.small[0], LIVE, ([],), lambda x: (x.stats()["tokens"], x.check())),
     Entry(kv.Generation, generation, LIVE, (), lambda x: (x.tokens, x.finish_reason)),
     Entry(
-        kv.Reply,
-        lambda w: begin_reply(w.model, PROMPT, {"cache": w.cache, "max_tokens": 3}),
+        kv.Generation,
+        lambda w: begin_text(w.model, PROMPT, {"cache": w.cache, "max_tokens": 3}),
         LIVE,
         (),
         lambda x: (x.text, x.tokens, x.finish_reason),
@@ -247,18 +245,18 @@ PACKAGE = [
     Entry(kv.Batch, lambda w: kv.Batch(w.model, w.cache), LIVE, (None,), lambda x: (len(x), x.step(), x.max_sessions)),
     Entry(kv.Batcher, lambda w: w.batcher, LIVE, (None,), lambda x: (x.closed, x.submit(PROMPT, 2).result())),
     Entry(kv.Request, lambda w: w.batcher.submit(PROMPT, 3), LIVE, (None,), lambda x: x.result()),
-    Entry(kv.TextRequest, lambda w: w.batcher.complete("a", 3), LIVE, (None, None), lambda x: x.result()),
+    Entry(kv.Request, lambda w: w.batcher.complete("a", 3), LIVE, (None,), lambda x: x.result()),
     Entry(kv.viz.Watch, watch, LIVE, (None,), lambda x: x.closed),
     Entry(kv.Sampler, lambda _: kv.Sampler(kv.Sampling(seed=3)), PLAIN, (kv.Sampling(seed=4),), lambda x: x.sampling),
-    Entry(kv.Explanation, explanation, PLAIN, (), lambda x: x.text()),
-    Entry(kv.Node, lambda w: w.small[0].nodes()[0], VALUE),
-    Entry(kv.Reprocess, lambda _: kv.Reprocess(np.array([1, 2], np.int32)), VALUE),
-    Entry(kv.Reason, lambda w: w.small[0].plan(PROMPT).reason, VALUE),
-    Entry(kv.CacheReach, lambda w: explanation(w).caches[0], VALUE),
+    Entry(kv.results.Explanation, explanation, PLAIN, (), lambda x: x.text()),
+    Entry(kv.results.Node, lambda w: w.small[0].nodes()[0], VALUE),
+    Entry(kv.results.Reprocess, lambda _: kv.results.Reprocess(np.array([1, 2], np.int32)), VALUE),
+    Entry(kv.results.Reason, lambda w: w.small[0].plan(PROMPT).reason, VALUE),
+    Entry(kv.results.CacheReach, lambda w: explanation(w).caches[0], VALUE),
     Entry(kv.Sampling, lambda _: kv.Sampling(temperature=0.5, seed=1), VALUE),
-    Entry(kv.Score, lambda w: kv.score(w.model, PROMPT, [[1, 2]], cache=w.cache)[0], VALUE),
-    Entry(kv.RankedLogprob, lambda _: kv.RankedLogprob(kv.TokenLogprob(1, -0.5, []), 2), VALUE),
-    Entry(kv.TokenLogprob, lambda _: kv.TokenLogprob(1, -0.5, [(1, -0.5)]), VALUE),
+    Entry(kv.results.Score, lambda w: kv.score(w.model, PROMPT, [[1, 2]], cache=w.cache)[0], VALUE),
+    Entry(kv.results.RankedLogprob, lambda _: kv.results.RankedLogprob(kv.results.TokenLogprob(1, -0.5, []), 2), VALUE),
+    Entry(kv.results.TokenLogprob, lambda _: kv.results.TokenLogprob(1, -0.5, [(1, -0.5)]), VALUE),
     Entry(kv.models.Tokenizer, lambda w: copy.copy(w.model.tokenizer), PLAIN, (), lambda x: x.encode("a word")),
     Entry(kv.models.Detokenizer, lambda w: w.model.tokenizer.stream(), PLAIN, (), lambda x: x.finish()),
     Entry(TokenBytes, lambda w: w.model.tokenizer.token_bytes, PLAIN, (), lambda x: x.of(65)),
@@ -266,7 +264,7 @@ PACKAGE = [
     Entry(Choice, lambda _: Choice(1, None), VALUE),
     Entry(ChatTemplate, lambda w: w.model.tokenizer.template(), PLAIN, (), lambda x: x.source),
     Entry(SpecialTokens, lambda w: w.model.tokenizer.special_tokens, PLAIN, (), lambda x: len(repr(x)) > 0),
-    Entry(simulation.Report, report, PLAIN, (), lambda x: x.policies),
+    Entry(kv.replay.Report, report, PLAIN, (), lambda x: x.policies),
 ]
 
 # Of the public names, and of what public calls give, those without an entry.
@@ -275,27 +273,29 @@ LEFT_OUT = {
     kv.models.Model: "most of its calls compile or compute; a test of its own (test_objects)",
     kv.models.ModelConfig: "a frozen dataclass, and one for each family",
     kv.models.Settled: "a NamedTuple of texts",
-    kv.Quality: "a frozen dataclass of numbers and texts",
-    kv.FormatQuality: "the same",
+    kv.results.Quality: "a frozen dataclass of numbers and texts",
+    kv.results.FormatQuality: "the same",
+    kv.results.NamespaceUsage: "a dict",
     kv.stores.RedisStore: "refuses to be copied for its password (test_stores)",
     kv.stores.Store: "a protocol",
-    simulation.FleetReport: "as Report",
+    kv.replay.FleetReport: "as Report",
     Rendered: "a NamedTuple of a text and its marks",
     Beginning: "a NamedTuple of numbers and texts",
     Draw: "a NamedTuple of numbers",
     Reads: "a NamedTuple of flags and texts",
-    Waiting: "a place in a batch, which its batch alone uses",
-    **dict.fromkeys((Live, Whole, Slotted, AsyncClosing, BothWays), "a base without contents"),
-    **dict.fromkeys((_Tokens, _Pieces), "a reader of a request, which is the one that refuses"),
+    Decoding: "what an answer has inside, which its driver alone uses",
+    Origin: "a NamedTuple of what a batch was given",
+    **dict.fromkeys((Live, Whole, Slotted, AsyncClosing, Answer, BothWays), "a base without contents"),
+    _Reader: "a reader of a request, which is the one that refuses",
     **dict.fromkeys(
         (
-            simulation.FleetOptions,
-            simulation.FleetRow,
-            simulation.Lengths,
-            simulation.Request,
-            simulation.Row,
-            simulation.Trace,
-            simulation.Workload,
+            kv.replay.FleetOptions,
+            kv.replay.FleetRow,
+            kv.replay.Lengths,
+            kv.replay.Request,
+            kv.replay.Row,
+            kv.replay.Trace,
+            kv.replay.Workload,
         ),
         "a frozen dataclass of numbers and texts",
     ),
@@ -311,7 +311,7 @@ GROUPS = {"core": by_name(CORE), "package": by_name(PACKAGE), "device": by_name(
 
 def public_classes() -> Iterator[type]:
     """Of the package's public modules that need no other packages than numpy, and all of the core."""
-    public: list[ModuleType] = [kv, kv.models, kv.ops, kv.stores, kv.viz, simulation]
+    public: list[ModuleType] = [kv, kv.models, kv.ops, kv.stores, kv.viz, kv.replay, kv.caches, kv.trie, kv.results]
     named = itertools.chain.from_iterable((getattr(m, name) for name in m.__all__) for m in public)
     core = itertools.chain(vars(_core).values(), vars(_core.ops).values())
     for value in itertools.chain(named, core):

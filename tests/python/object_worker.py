@@ -119,7 +119,7 @@ def required(function: Any) -> list[str]:
 def called(function: Any) -> object:
     """The answer to guessed arguments; of a coroutine what it gives."""
     given = function(*[GUESSES.get(name, 1) for name in required(function)])
-    if inspect.isawaitable(given) and not isinstance(given, (kv.Request, kv.TextRequest, kv.Generation, kv.Reply)):
+    if inspect.isawaitable(given) and not isinstance(given, (kv.Request, kv.Generation)):
         return asyncio.run(waited(given))
     return list(itertools.islice(given, 3)) if inspect.isgenerator(given) else given
 
@@ -307,9 +307,7 @@ def protocols(sweep: Sweep, name: str, entry: Entry, world: World) -> None:
     }
     for what, ask in asked.items():
         sweep.attempt(f"{name} {what}", ask, (AttributeError, ValueError, IndexError))
-    if entry.kind == LIVE and not name.startswith(
-        ("kvtrie.generate", "kvtrie.replies", "kvtrie.request", "kvtrie.text")
-    ):
+    if entry.kind == LIVE and not name.startswith(("kvtrie.generation", "kvtrie.request")):
         sweep.attempt(f"{name} iter", lambda: iter(made))
     else:
         sweep.attempt(f"{name} iter", lambda: list(itertools.islice(iter(entry.make(world)), 100)))

@@ -55,7 +55,7 @@ class Blank:
 
 
 def blank() -> Any:
-    caches = [kv.CausalCache(LAYERS, KV_HEADS, DIM, CAPACITY, dtype="float32", device="host")]
+    caches = [kv.caches.CausalCache(LAYERS, KV_HEADS, DIM, CAPACITY, dtype="float32", device="host")]
     return Blank(), kv.PrefixCache(caches)
 
 

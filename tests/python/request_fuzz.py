@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import kvtrie as kv
-from kvtrie.scale.asgi_call import Call, Head, answered
+from kvtrie.ray.scale.asgi_call import Call, Head, answered
 from kvtrie.serve.anthropic_schema import CountRequest, MessagesRequest
 from kvtrie.serve.app import create_app
 from kvtrie.serve.fields import HARMLESS, REFUSED

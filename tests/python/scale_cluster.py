@@ -73,7 +73,7 @@ def scaled(ray: Any, options: Any, name: str = "default") -> Iterator[Scaled]:
     """The application until the block ends."""
     from ray import serve
 
-    from kvtrie.scale import app
+    from kvtrie.ray.scale import app
 
     _start(serve)
     serve.run(app(options), name=name, blocking=False)

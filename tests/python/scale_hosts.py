@@ -117,7 +117,7 @@ def application(host: Host, folder: Path, **options: Any) -> Iterator[Applicatio
 def main(address: str, options: str) -> None:
     import ray
 
-    from kvtrie.scale import ScaleOptions
+    from kvtrie.ray.scale import ScaleOptions
     from scale_cluster import scaled
 
     answers = os.fdopen(os.dup(1), "w")
@@ -131,7 +131,7 @@ def main(address: str, options: str) -> None:
 
 def seen(ray: Any, there: Any) -> dict[str, tuple[str, int]]:
     """The router, and the replicas that answer soon: for others somebody asks again."""
-    from kvtrie.scale.summaries import known_of
+    from kvtrie.ray.scale.summaries import known_of
 
     actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
     places = {each["Name"]: each["Address"]["IPAddress"] for each in actors}

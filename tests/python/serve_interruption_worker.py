@@ -181,7 +181,7 @@ def routes(events: int, most: int, chance: random.Random, report: Report) -> Non
 
     def points(seed: int) -> int:
         desk = Desk(seed)
-        with Visit(folders=("scale",)) as visit:
+        with Visit(folders=("ray/scale",)) as visit:
             for _ in range(events):
                 desk.event()()
         return visit.count
@@ -196,7 +196,7 @@ def routes(events: int, most: int, chance: random.Random, report: Report) -> Non
             places.append(place)
             raise ERRORS[at % len(ERRORS)]("placed")
 
-        with Visit(act, at, folders=("scale",)):
+        with Visit(act, at, folders=("ray/scale",)):
             for _ in range(events):
                 event = desk.event()
                 try:

@@ -74,7 +74,7 @@ class Twins:
 
     def _ours(self, conversation: Conversation) -> str | kv.Error:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", kv.IgnoredWarning)
+            warnings.simplefilter("ignore", kv.errors.IgnoredWarning)
             try:
                 return self.tokenizer.apply_chat_template(conversation.messages, tokenize=False, **conversation.options)
             except kv.Error as error:

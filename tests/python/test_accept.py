@@ -42,13 +42,13 @@ def test_logits_choose_once() -> None:
 @pytest.mark.parametrize(
     ("token", "length", "notes", "error"),
     [
-        (-1, 3, [], kv.ArgumentError),
-        ("a", 3, [], kv.ArgumentTypeError),
-        (1, -1, [], kv.ArgumentError),
-        (1, 3, [1], kv.ArgumentTypeError),
-        (1, 3, [([], 1, 2)], kv.ArgumentTypeError),
-        (1, 3, [((), 1)], kv.ArgumentTypeError),
-        (1, 3, 5, kv.ArgumentTypeError),
+        (-1, 3, [], kv.errors.ArgumentError),
+        ("a", 3, [], kv.errors.ArgumentTypeError),
+        (1, -1, [], kv.errors.ArgumentError),
+        (1, 3, [1], kv.errors.ArgumentTypeError),
+        (1, 3, [([], 1, 2)], kv.errors.ArgumentTypeError),
+        (1, 3, [((), 1)], kv.errors.ArgumentTypeError),
+        (1, 3, 5, kv.errors.ArgumentTypeError),
     ],
 )
 def test_what_is_refused_notes_nothing(token: Any, length: Any, notes: Any, error: type[kv.Error]) -> None:
@@ -60,7 +60,7 @@ def test_what_is_refused_notes_nothing(token: Any, length: Any, notes: Any, erro
         session.accept(token, length, given)
     assert (session.tokens.tolist(), first) == ([1, 2, 3], [])
     session.close()
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         session.accept(1, 3, [(first, 1)])
     assert first == []
     cache.close()
@@ -70,7 +70,7 @@ def test_no_room_notes_nothing() -> None:
     cache, model = make("dense", 4)
     session = prefilled(cache, model, [1, 2, 3, 4])
     tokens: list[int] = []
-    with pytest.raises(kv.ArgumentError):
+    with pytest.raises(kv.errors.ArgumentError):
         session.accept(5, 4, [(tokens, 5)])
     assert tokens == []
     cache.close()
@@ -106,6 +106,6 @@ def test_a_session_of_no_tokens_has_nothing_to_recompute() -> None:
     cache, _ = make("dense")
     session = cache.begin([1])
     session.rewind(0)
-    with pytest.raises(kv.ArgumentError, match=r"^\[session.recompute\] session: got 0 tokens"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"^\[session.recompute\] session: got 0 tokens"):
         session.recompute()
     cache.close()

@@ -158,7 +158,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_any_other_adapter_is_refused_by_name(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     config, weights = random_llama(5)
     halves = adapter(weights, ["q_proj", "down_proj"])
-    with pytest.raises((kv.NotSupported, kv.FormatError), match=named):
+    with pytest.raises((kv.errors.NotSupportedError, kv.errors.FormatError), match=named):
         kv.models.load(folder_of(tmp_path, config, weights, halves, **changes))
 
 
@@ -207,7 +207,7 @@ def test_tensors_that_do_not_fit_are_named(damage: Any, named: str, tmp_path: Pa
     config, weights = random_llama(5)
     halves = adapter(weights, ["q_proj", "down_proj"])
     damage(halves)
-    with pytest.raises((kv.NotSupported, kv.FormatError), match=named):
+    with pytest.raises((kv.errors.NotSupportedError, kv.errors.FormatError), match=named):
         kv.models.load(folder_of(tmp_path, config, weights, halves))
 
 
@@ -215,11 +215,11 @@ def test_an_adapter_without_its_tensors_or_without_its_base(tmp_path: Path) -> N
     config, weights = random_llama(5)
     folder_of(tmp_path, config, weights, adapter(weights, ["q_proj", "down_proj"]))
     (tmp_path / "adapter_model.safetensors").unlink()
-    with pytest.raises(kv.FormatError, match=r"adapter_model.safetensors: the file is missing"):
+    with pytest.raises(kv.errors.FormatError, match=r"adapter_model.safetensors: the file is missing"):
         kv.models.load(tmp_path)
     (tmp_path / "config.json").unlink()
     with pytest.raises(
-        kv.FormatError, match=r"an adapter alone \(adapter_config.json, peft_type LORA\).*'organisation"
+        kv.errors.FormatError, match=r"an adapter alone \(adapter_config.json, peft_type LORA\).*'organisation"
     ):
         kv.models.load(tmp_path)
 
@@ -230,7 +230,7 @@ TARGETS = ["q_proj", "k_proj", "o_proj", "in_proj_qkv", "in_proj_qkvz", "out_pro
 def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(kv.NotSupported, match=r"adapter_config.json beside model.gguf"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"adapter_config.json beside model.gguf"):
         kv.models.load(tmp_path)
 
 

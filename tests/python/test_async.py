@@ -84,7 +84,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
-def begun(model: Any, session: kv.Session, **options: Any) -> kv.Generation:
+def begun(model: Any, session: kv.Session, **options: Any) -> kv.Generation[int]:
     return kv.generate(model, session, COUNT, ignore_eos=True, **options)
 
 
@@ -238,13 +238,13 @@ def test_one_task_at_a_time(model: GatedModel, cache: Any) -> None:
             generation = begun(model, session, chunk=2)
             first = asyncio.ensure_future(generation)
             await reached(model)
-            with pytest.raises(kv.BusyError, match="another task"):
+            with pytest.raises(kv.errors.BusyError, match="another task"):
                 await generation
             closing = [asyncio.ensure_future(generation.aclose()) for _ in range(2)]
             await asyncio.sleep(0)
             model.open.set()
             await asyncio.gather(*closing)
-            with pytest.raises(kv.ClosedError):
+            with pytest.raises(kv.errors.ClosedError):
                 await first
             assert [token async for token in generation] == []
 
@@ -257,8 +257,8 @@ def test_what_the_model_raises(model: GatedModel, cache: Any, alone: list[int]) 
         with cache.begin(PROMPT) as session:
             generation = begun(model, session)
             tokens = [await generation.__anext__()]
-            model.raises = kv.DeviceError("[test] the device failed")
-            with pytest.raises(kv.DeviceError):
+            model.raises = kv.errors.DeviceError("[test] the device failed")
+            with pytest.raises(kv.errors.DeviceError):
                 await generation
             assert [*tokens, *await generation] == alone
 
@@ -276,7 +276,7 @@ def test_the_session_or_the_cache_is_closed_under_it(model: GatedModel, plain: A
         else:
             cache.close()
         model.open.set()
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             await waiting
         if what == "session":
             assert cache.stats()["sessions"] == 0 and cache.check() == []
@@ -316,7 +316,7 @@ def test_dropped_without_being_awaited(model: GatedModel, cache: Any, plain: Any
     own = GatedModel(plain)
     own.prefix_cache = cache  # type: ignore[attr-defined]
 
-    async def drop(when: str) -> weakref.ref[kv.Generation]:
+    async def drop(when: str) -> weakref.ref[kv.Generation[int]]:
         generation = kv.generate(own, PROMPT, COUNT, ignore_eos=True)
         assert isinstance(generation, plain_generation)
         if when == "between":
@@ -354,10 +354,10 @@ def test_an_end_that_comes_while_work_is_asked_for(monkeypatch: pytest.MonkeyPat
         raise Left
 
     monkeypatch.setattr(apart, "_ask", slowly)
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         asyncio.run(apart.run(work))
     ending.join(PATIENCE)
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         asyncio.run(Apart.run(apart, work))  # and it is told so from then on
     assert apart._left
 
@@ -425,7 +425,7 @@ model.config = plain.config
 async def main():
     try:
         await generation
-    except kv.ClosedError:
+    except kv.errors.ClosedError:
         pass
 generation._model = model
 threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
@@ -441,7 +441,7 @@ child = os.fork()
 if child == 0:
     try:
         asyncio.run(first())
-    except kv.NotSupported:
+    except kv.errors.NotSupportedError:
         os._exit(7)
     os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

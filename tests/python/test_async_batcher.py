@@ -123,8 +123,8 @@ def test_text_is_that_of_a_reply(model: Any, batcher: kv.Batcher) -> None:
         assert (answer.tokens, answer.prompt_tokens) == (reply.tokens, reply.prompt_tokens)
         assert answer.message == reply.message
         assert (answer.finish_reason, answer.error, answer.stopped_by) == ("length", None, None)
-        assert repr(answer) == f"<kvtrie.TextRequest 20 tokens of an answer to {reply.prompt_tokens}, length>"
-        assert answer.request.tokens == answer.tokens
+        told = f"20 tokens of an answer to {reply.prompt_tokens}, length, {answer.reused} reused"
+        assert repr(answer) == f"<kvtrie.Request {told}>"
         both = await asyncio.gather(batcher.chat(HELLO, **options), batcher.complete("hello", 3, ignore_eos=True))
         assert both == [reply.text, model.complete("hello", max_tokens=3, ignore_eos=True).text]
 
@@ -135,7 +135,7 @@ def test_text_is_that_of_a_reply(model: Any, batcher: kv.Batcher) -> None:
 def test_stop_texts_are_no_part_of_it(model: Any, batcher: kv.Batcher) -> None:
     script = model.tokenizer.encode("one STOP two", add_special_tokens=False)
 
-    def play(stop: Any) -> kv.TextRequest:
+    def play(stop: Any) -> kv.Request[str]:
         rest = iter(script)
 
         def write(_tokens: Any, row: Any) -> None:
@@ -158,7 +158,7 @@ def test_conversations_go_on_from_their_answers(model: Any, batcher: kv.Batcher)
     async def main() -> None:
         gate = Gate()
         first = batcher.chat(HELLO, 6, temperature=1.0, seed=5, ignore_eos=True, logits_processors=gate)
-        with pytest.raises(kv.BusyError):
+        with pytest.raises(kv.errors.BusyError):
             _ = first.message
         gate.open.set()
         await first
@@ -174,16 +174,16 @@ def test_models_that_cannot_chat() -> None:
     bare = kv.models.from_weights(*random_llama(11))
     with kv.Batcher(bare, bare.prefix_cache) as batcher:
         for ask in (lambda: batcher.chat(HELLO), lambda: batcher.complete("hello")):
-            with pytest.raises(kv.NotSupported, match="tokenizer"):
+            with pytest.raises(kv.errors.NotSupportedError, match="tokenizer"):
                 ask()
 
     def own(step: Any) -> Any:
         return bare(step)
 
     with kv.Batcher(own, bare.prefix_cache) as batcher:
-        with pytest.raises(kv.ArgumentTypeError, match="chat_tokens"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match="chat_tokens"):
             batcher.chat(HELLO)
-        with pytest.raises(kv.ArgumentTypeError, match="tokenizer"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match="tokenizer"):
             batcher.complete("hello")
     bare.prefix_cache.close()
 
@@ -278,7 +278,8 @@ def test_one_that_fails(batcher: kv.Batcher) -> None:
 
     async def main() -> None:
         answer = batcher.chat(HELLO, COUNT, logits_processors=raising)
-        for read in (answer, answer.request):
+        reads: tuple[Any, ...] = (answer, batcher.submit(PROMPTS[0], COUNT, logits_processors=raising))
+        for read in reads:
             with pytest.raises(RuntimeError, match="mine"):
                 await read
             with pytest.raises(RuntimeError, match="mine"):
@@ -306,7 +307,7 @@ def test_a_loop_that_is_closed_meanwhile(batcher: kv.Batcher, caplog: pytest.Log
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     del task
     gc.collect()
-    wait_for(lambda: request._stream._listeners == {})  # the batcher's thread may still be telling its listeners
+    wait_for(lambda: request._published._listeners == {})  # the batcher's thread may still be telling its listeners
 
 
 # --- the end of a batcher ---------------------------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def test_closing_lets_the_loop_go_on(model: Any) -> None:
             await closing[0]
             assert len(await reader) == 1
             assert request.finish_reason == "cancelled"
-            with pytest.raises(kv.ClosedError):
+            with pytest.raises(kv.errors.ClosedError):
                 batcher.chat(HELLO)
         await batcher.aclose()
         async with kv.Batcher(model, model.prefix_cache) as unused:
@@ -345,7 +346,7 @@ def test_the_cache_is_closed_under_it(model: Any) -> None:
         async with kv.Batcher(model) as batcher:
             await batcher.complete("hello", 1)
             model.prefix_cache.close()
-            with pytest.raises(kv.ClosedError):
+            with pytest.raises(kv.errors.ClosedError):
                 await batcher.complete("hello", 1)
 
     cache = model.prefix_cache

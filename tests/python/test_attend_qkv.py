@@ -13,7 +13,7 @@ LAYERS, HEADS, KV_HEADS = (0, 3), 6, 2
 
 
 def make_cache(device: Any, dim: int, v_dim: int, dtype: str) -> Any:
-    cache = kv.CausalCache(LAYERS, KV_HEADS, dim, 256, v_head_dim=v_dim, dtype=dtype, device=device)
+    cache = kv.caches.CausalCache(LAYERS, KV_HEADS, dim, 256, v_head_dim=v_dim, dtype=dtype, device=device)
     return kv.PrefixCache([cache], host_bytes=0)
 
 
@@ -121,13 +121,13 @@ def test_what_is_refused_stores_nothing(change: dict[str, Any], named: str) -> N
         session = cache.begin(np.arange(3, dtype=np.int32))
         step = session.decode()
         arguments = {"qkv": projections(np.random.default_rng(6), 3, dim, dim), **change}
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=named):
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=named):
             step.attend_qkv(0, **arguments)
         good = projections(np.random.default_rng(6), 3, dim, dim)
         step.attend_qkv(0, good)
-        with pytest.raises(kv.ArgumentError, match="put in this forward already"):
+        with pytest.raises(kv.errors.ArgumentError, match="put in this forward already"):
             step.attend_qkv(0, good)
-        with pytest.raises(kv.ArgumentError, match="layer"):
+        with pytest.raises(kv.errors.ArgumentError, match="layer"):
             step.attend_qkv(1, good)
         step.attend_qkv(3, good)
         assert session.length == 3
@@ -136,5 +136,5 @@ def test_what_is_refused_stores_nothing(change: dict[str, Any], named: str) -> N
 def test_a_cache_on_the_host_says_what_to_use_instead() -> None:
     with make_cache("host", 32, 32, "float32") as cache:
         step = cache.begin(np.arange(3, dtype=np.int32)).decode()
-        with pytest.raises(kv.NotSupported, match="use attend"):
+        with pytest.raises(kv.errors.NotSupportedError, match="use attend"):
             step.attend_qkv(0, projections(np.random.default_rng(6), 3, 32, 32))

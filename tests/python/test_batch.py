@@ -44,7 +44,7 @@ def answers_alone(model: Any) -> list[list[int]]:
     return made
 
 
-def add_all(batch: kv.Batch) -> list[kv.Generation]:
+def add_all(batch: kv.Batch) -> list[kv.Generation[int]]:
     return [batch.add(prompt, COUNT, ignore_eos=True, **sampling) for prompt, sampling in zip(PROMPTS, SAMPLING)]
 
 
@@ -91,7 +91,7 @@ def test_what_forbids_every_token_fails_alone(model: Any, alone: Any) -> None:
         right = [
             batcher.submit(prompt, COUNT, ignore_eos=True, **sampling) for prompt, sampling in zip(PROMPTS, SAMPLING)
         ]
-        with pytest.raises(kv.ArgumentError, match="finite"):
+        with pytest.raises(kv.errors.ArgumentError, match="finite"):
             list(wrong)
         assert [list(request) for request in right] == alone
     cache.close()
@@ -163,17 +163,17 @@ def test_wrong_prompts_are_refused_and_stop_nobody(model: Any, alone: Any) -> No
     cache = make_cache(model, 32)
     batch = kv.Batch(model, cache)
     for wrong, message in WRONG_PROMPTS:
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=message):
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=message):
             batch.add(wrong)
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=message):
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=message):
             kv.generate(model, wrong)
-    with pytest.raises(kv.ArgumentTypeError, match="temprature"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="temprature"):
         batch.add([1], temprature=1)
-    with pytest.raises(kv.NotSupported, match="tokenizer"):
+    with pytest.raises(kv.errors.NotSupportedError, match="tokenizer"):
         batch.add("text")
     long = batch.add([1] * 100)
     good = batch.add(PROMPTS[4], COUNT, ignore_eos=True)
-    with pytest.raises(kv.ArgumentError, match="100"):
+    with pytest.raises(kv.errors.ArgumentError, match="100"):
         batch.step()
     while batch.step():
         pass

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from kvtrie._waiting import leading
+from kvtrie._leading import leading
 from kvtrie.pace import Pace
 from processes import PATIENCE, run_python, wait_for
 from random_models import random_model
@@ -48,7 +48,7 @@ class Gate:
         assert self.open.wait(PATIENCE)
 
 
-def submit_all(batcher: kv.Batcher, count: int = COUNT) -> list[kv.Request]:
+def submit_all(batcher: kv.Batcher, count: int = COUNT) -> list[kv.Request[int]]:
     return [batcher.submit(prompt, count, ignore_eos=True, **sampling) for prompt, sampling in zip(PROMPTS, SAMPLING)]
 
 
@@ -91,7 +91,7 @@ def test_many_threads(model: Any, alone: Any) -> None:
 
 
 def test_coroutines(model: Any, alone: Any) -> None:
-    async def read(request: kv.Request) -> list[int]:
+    async def read(request: kv.Request[int]) -> list[int]:
         return [token async for token in request]
 
     async def all_of_them() -> tuple[list[list[int]], list[list[int]]]:
@@ -139,7 +139,10 @@ def test_what_it_tells(model: Any) -> None:
         stopped = batcher.submit(PROMPTS[0], COUNT, stop=request.tokens[1], ignore_eos=True)
         assert stopped.result(PATIENCE) == request.tokens[:2]
         assert (stopped.finish_reason, stopped.stopped_by) == ("stop", request.tokens[1])
-        assert repr(stopped) == f"<kvtrie.Request 2 tokens of an answer to {len(PROMPTS[0])}, stop>"
+        assert (
+            repr(stopped)
+            == f"<kvtrie.Request 2 tokens of an answer to {len(PROMPTS[0])}, stop, {stopped.reused} reused>"
+        )
     cache.close()
 
 
@@ -209,10 +212,10 @@ def test_state_is_kept_at_checkpoints(kind: str) -> None:
 def test_checkpoints_are_lengths_of_the_prompt(model: Any) -> None:
     with kv.Batcher(model, make_cache(model)) as batcher:
         for wrong in ([0], [4], [-1], [2, 99]):
-            with pytest.raises(kv.ArgumentError, match="checkpoints"):
+            with pytest.raises(kv.errors.ArgumentError, match="checkpoints"):
                 batcher.submit([1, 2, 3], 1, checkpoints=wrong)
         for wrong_type in (["1"], 3, [1.5], [None]):
-            with pytest.raises(kv.ArgumentTypeError, match="checkpoints"):
+            with pytest.raises(kv.errors.ArgumentTypeError, match="checkpoints"):
                 batcher.submit([1, 2, 3], 1, checkpoints=wrong_type)
 
 
@@ -222,7 +225,7 @@ def test_nobody_waits_for_little_or_for_another_namespace(model: Any) -> None:
 
     def make(tokens: list[int], namespace: str = "default") -> Any:
         each = kv.Batch(model, cache).make(tokens, 1, namespace=namespace)
-        each.generation.session = cache.begin(tokens, namespace)
+        each.session = cache.begin(tokens, namespace)
         return each
 
     first, second = make([*shared, 1, 2]), make([*shared, 3, 4])
@@ -231,7 +234,7 @@ def test_nobody_waits_for_little_or_for_another_namespace(model: Any) -> None:
     assert leading([first, make([*shared, 1, 2], "other")]) != [first]
     few = make([*shared[:20], 59, 58])
     assert leading([first, few]) == [first, few]
-    for step in second.generation.live.prefill(chunk=10):
+    for step in second.live.prefill(chunk=10):
         model(step)
         break
     assert leading([first, second]) == [second]  # whoever is further leads
@@ -243,12 +246,11 @@ def test_somebody_always_takes_part() -> None:
 
     class Fake:
         def __init__(self, tokens: Any, length: int) -> None:
-            self.generation = self
-            self.live = self
+            self.live = self.origin = self
             self.length, self.namespace, self._tokens = length, "n", np.asarray(tokens, np.int32)
             self.in_prompt, self.alone = len(tokens) - length > 1, False
 
-        def tokens(self) -> Any:
+        def all_tokens(self) -> Any:
             return self._tokens
 
     random = np.random.default_rng(17)
@@ -309,7 +311,7 @@ def test_the_time_limit_of_a_result_is_for_all_of_it(model: Any) -> None:
     with kv.Batcher(model, cache) as batcher:
         request = batcher.submit(PROMPTS[0], 1000, ignore_eos=True, logits_processors=lambda *_: time.sleep(0.1))
         next(iter(request))
-        with pytest.raises(kv.BusyError, match=r"0\.05 seconds"):
+        with pytest.raises(kv.errors.BusyError, match=r"0\.05 seconds"):
             request.result(0.05)
         assert request.finish_reason is None
     cache.close()
@@ -327,7 +329,7 @@ def test_leaving_a_with_block_or_dropping_it_cancels(model: Any) -> None:
         assert request.finish_reason == "cancelled"
         gate = Gate()
         forgotten = batcher.submit(PROMPTS[1], 1000, ignore_eos=True, logits_processors=gate)
-        stream = forgotten._stream
+        stream = forgotten._published
         del forgotten
         gc.collect()
         gate.open.set()
@@ -337,7 +339,7 @@ def test_leaving_a_with_block_or_dropping_it_cancels(model: Any) -> None:
 
 
 def test_a_task_that_is_cancelled_takes_its_request_along(model: Any) -> None:
-    async def scenario(way: str) -> kv.Request:
+    async def scenario(way: str) -> kv.Request[int]:
         gate = Gate(free=1)
         request = batcher.submit(PROMPTS[0], 1500, ignore_eos=True, logits_processors=gate)
 
@@ -381,9 +383,9 @@ def test_one_that_fails_ends_alone(model: Any, alone: Any) -> None:
             failing.result(PATIENCE)
         with pytest.raises(RuntimeError, match="mine"):
             list(failing)
-        with pytest.raises(kv.ArgumentError):
+        with pytest.raises(kv.errors.ArgumentError):
             too_long.result(PATIENCE)
-        with pytest.raises((kv.CacheFull, kv.ArgumentError)):  # beside others, or alone
+        with pytest.raises((kv.errors.CacheFullError, kv.errors.ArgumentError)):  # beside others, or alone
             outgrowing.result(PATIENCE)
         assert {each.finish_reason for each in (failing, too_long, outgrowing)} == {"failed"}
         assert batcher.stats()["failed"] == 3
@@ -399,7 +401,7 @@ def test_a_model_that_fails_ends_those_in_the_step(model: Any, alone: Any) -> No
     def sometimes(step: Any) -> Any:
         if broken.is_set():
             broken.clear()
-            raise kv.DeviceError("[test] the device failed")
+            raise kv.errors.DeviceError("[test] the device failed")
         return model(step)
 
     cache, gate = make_cache(model), Gate()
@@ -409,7 +411,7 @@ def test_a_model_that_fails_ends_those_in_the_step(model: Any, alone: Any) -> No
         assert gate.reached.wait(PATIENCE)
         broken.set()
         gate.open.set()
-        with pytest.raises(kv.DeviceError):
+        with pytest.raises(kv.errors.DeviceError):
             first.result(PATIENCE)
         assert batcher.submit(PROMPTS[4], COUNT, ignore_eos=True).result(PATIENCE) == alone[4]
     assert cache.check() == []
@@ -421,7 +423,7 @@ def test_too_many_are_refused_by_name(model: Any) -> None:
     with kv.Batcher(model, cache, max_sessions=1, max_waiting=1) as batcher:
         first = batcher.submit(PROMPTS[0], 2, ignore_eos=True, logits_processors=gate)
         second = batcher.submit(PROMPTS[1], 2, ignore_eos=True)
-        with pytest.raises(kv.BusyError, match="got 3, allowed 2"):
+        with pytest.raises(kv.errors.BusyError, match="got 3, allowed 2"):
             batcher.submit(PROMPTS[2], 2)
         gate.open.set()
         assert len(first.result(PATIENCE)) == len(second.result(PATIENCE)) == 2
@@ -434,7 +436,7 @@ def test_a_result_that_takes_too_long(model: Any) -> None:
     with kv.Batcher(model, cache) as batcher:
         request = batcher.submit(PROMPTS[0], 2, ignore_eos=True, logits_processors=gate)
         assert gate.reached.wait(PATIENCE)
-        with pytest.raises(kv.BusyError):
+        with pytest.raises(kv.errors.BusyError):
             request.result(timeout=0.01)
         gate.open.set()
         assert len(request.result(PATIENCE)) == 2
@@ -466,7 +468,7 @@ def test_closing_ends_all_and_wakes_all_readers(model: Any) -> None:
     assert len(read) == len(PROMPTS)
     assert batcher.closed
     assert batcher.stats()["waiting"] == batcher.stats()["active"] == 0
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         batcher.submit(PROMPTS[0], 1)
     assert cache.stats()["sessions"] == 0
     cache.close()
@@ -509,7 +511,7 @@ def test_the_cache_is_closed_under_it(model: Any) -> None:
     with kv.Batcher(model, cache) as batcher:
         assert batcher.submit(PROMPTS[0], 1).result(PATIENCE)
         cache.close()
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             batcher.submit(PROMPTS[0], 1).result(PATIENCE)
 
 
@@ -542,7 +544,7 @@ def test_a_forked_process_is_refused() -> None:
         "if child == 0:\n"
         "    try:\n"
         "        batcher.submit([1], 1)\n"
-        "    except kv.NotSupported:\n"
+        "    except kv.errors.NotSupportedError:\n"
         "        batcher.close()\n"
         "        os._exit(7)\n"
         "    os._exit(1)\n"
@@ -559,13 +561,13 @@ def test_a_forked_process_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"stall": 0}, kv.ArgumentError),
-        ({"stall": float("nan")}, kv.ArgumentError),
-        ({"stall": "1"}, kv.ArgumentTypeError),
-        ({"stall": True}, kv.ArgumentTypeError),
-        ({"max_waiting": -1}, kv.ArgumentError),
-        ({"max_sessions": 0}, kv.ArgumentError),
-        ({"chunk": 1.5}, kv.ArgumentTypeError),
+        ({"stall": 0}, kv.errors.ArgumentError),
+        ({"stall": float("nan")}, kv.errors.ArgumentError),
+        ({"stall": "1"}, kv.errors.ArgumentTypeError),
+        ({"stall": True}, kv.errors.ArgumentTypeError),
+        ({"max_waiting": -1}, kv.errors.ArgumentError),
+        ({"max_sessions": 0}, kv.errors.ArgumentError),
+        ({"chunk": 1.5}, kv.errors.ArgumentTypeError),
     ],
 )
 def test_options(model: Any, options: Any, error: type[Exception]) -> None:

@@ -54,20 +54,20 @@ def test_wrong_blocks_are_refused() -> None:
         (raw.astype(np.int32), r"blocks: got .*, allowed a numpy array of uint8"),
         (raw[:0], r"w: got 0 outputs"),
     ):
-        with pytest.raises(kv.ArgumentError, match=message):
+        with pytest.raises(kv.errors.ArgumentError, match=message):
             kv.ops.pack_blocks(blocks, "q4_1")
-    with pytest.raises(kv.ArgumentError, match="dtype: got float16, allowed q8_0"):
+    with pytest.raises(kv.errors.ArgumentError, match="dtype: got float16, allowed q8_0"):
         kv.ops.pack_blocks(raw, "float16")
-    with pytest.raises(kv.ArgumentError, match="dtype: got q4, allowed float32"):
+    with pytest.raises(kv.errors.ArgumentError, match="dtype: got q4, allowed float32"):
         kv.ops.pack_blocks(raw, "q4")
-    with pytest.raises(kv.ArgumentError, match="up: got q4_1"):
+    with pytest.raises(kv.errors.ArgumentError, match="up: got q4_1"):
         kv.ops.pack_pair_blocks(raw, raw[:3], "q4_1")
     packed = kv.ops.pack_blocks(raw, "q4_1")
-    with pytest.raises(kv.ArgumentError, match=r"ids\[1\]: got 6, allowed 0 to 5"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"ids\[1\]: got 6, allowed 0 to 5"):
         kv.ops.embedding(packed, [0, 6])
-    with pytest.raises(kv.ArgumentTypeError, match="packed weights only"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="packed weights only"):
         kv.ops.matmul(np.zeros((1, 64), np.float32), (packed, raw))
-    with pytest.raises(kv.ArgumentError, match="allowed a last size of 32"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed a last size of 32"):
         kv.ops.matmul(np.zeros((1, 64), np.float32), (packed, kv.ops.pack(np.zeros((4, 32), np.float32))))
 
 
@@ -111,5 +111,5 @@ def test_rows_that_are_no_whole_blocks_and_numbers_that_are_none() -> None:
     assert model._kept["model.layers.0.mlp.down_proj"] == "q4_0"
     config, weights = random_llama(5, hidden=64)
     broken = {**weights, "model.layers.1.mlp.up_proj.weight": weights["model.layers.1.mlp.up_proj.weight"] * np.inf}
-    with pytest.raises(kv.ArgumentError, match=r"dtype 'q4_1' cannot hold .*up_proj.*not finite"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"dtype 'q4_1' cannot hold .*up_proj.*not finite"):
         kv.models.from_weights(config, broken, dtype="q4_1")

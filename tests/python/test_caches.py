@@ -26,7 +26,9 @@ def cache(request: pytest.FixtureRequest, device: Any) -> Any:
 
 
 def make(device: Any, capacity: int = 64, dtype: str = "float32", rope: Any = ROPE) -> Any:
-    return kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, v_head_dim=V_DIM, dtype=dtype, rope=rope, device=device)
+    return kv.caches.CausalCache(
+        LAYERS, KV_HEADS, DIM, capacity, v_head_dim=V_DIM, dtype=dtype, rope=rope, device=device
+    )
 
 
 class History:
@@ -206,12 +208,12 @@ def test_removing_the_middle_rotates_what_follows(cache: Any, shared: bool) -> N
 def test_the_middle_needs_rope(device: Any) -> None:
     cache = make("host", rope=None)
     History().grow(cache, 0, 6)
-    with pytest.raises(kv.NotSupported, match="rope"):
+    with pytest.raises(kv.errors.NotSupportedError, match="rope"):
         cache.remove(0, 1, 3)
     scaling = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 8}
     dynamic = make("host", rope=[{"scaling": scaling}] * 2)
     History().grow(dynamic, 0, 6)
-    with pytest.raises(kv.NotSupported, match="length"):
+    with pytest.raises(kv.errors.NotSupportedError, match="length"):
         dynamic.remove(0, 1, 3)
     assert (cache.length(0), dynamic.length(0)) == (6, 6)
 
@@ -232,7 +234,7 @@ def test_snapshots_split_merge_and_restore(cache: Any) -> None:
     assert cache.length(0) == 6
     assert cache.restore(0, cache.merge(lower, upper), 11)
     check_stored(cache, 0, history.copy(11))
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         cache.restore(0, snapshot, 5)
     assert cache.restore(0, None, 4)
     assert not cache.restore(0, None, 5)
@@ -279,7 +281,7 @@ def test_a_step_that_does_not_fit_changes_nothing(device: Any) -> None:
     history = History(9)
     history.grow(cache, 0, 6)
     for reserve in (True, False):
-        with pytest.raises(kv.CacheFull) as info:
+        with pytest.raises(kv.errors.CacheFullError) as info:
             cache.start_forward(range(6, 9), [0] * 3, reserve=reserve)
         assert (info.value.needed, info.value.free) == (3, 2)
         assert isinstance(info.value, MemoryError)

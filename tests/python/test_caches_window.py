@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def make(place: Any, capacity: int = 128, dtype: str = "float32", **limits: Any) -> Any:
-    return kv.CausalCache(
+    return kv.caches.CausalCache(
         LAYERS, KV_HEADS, DIM, capacity, v_head_dim=V_DIM, dtype=dtype, rope=ROPE, device=place, **limits
     )
 
@@ -132,10 +132,10 @@ def test_rows_that_are_not_causal(place: Any) -> None:
         sequence.grow(5)
         sequence.grow(6, except_=(1, 2, 5))
         sequence.grow(3)
-        with pytest.raises(kv.ArgumentError, match="attended"):
+        with pytest.raises(kv.errors.ArgumentError, match="attended"):
             sequence.cache.set_causal([0])
         sequence.cache.start_forward([14], [0])
-        with pytest.raises(kv.ArgumentError, match="row 1"):
+        with pytest.raises(kv.errors.ArgumentError, match="row 1"):
             sequence.cache.set_causal([1])
         sequence.cache.remove(0, 14 if "window" in limits else 12)
 
@@ -191,9 +191,9 @@ def test_where_a_sequence_can_go_on(limits: dict[str, Any], length: int, expecte
                 assert cache.restore(1, None, position)
                 continue
             assert not cache.restore(1, None, position)
-            with pytest.raises(kv.NotRestorable) as info:
+            with pytest.raises(kv.errors.NotRestorableError) as info:
                 cache.remove(1, position)
-            with pytest.raises(kv.NotRestorable):
+            with pytest.raises(kv.errors.NotRestorableError):
                 cache.copy_prefix(0, 2, position)
             assert info.value.nearest == max(each for each in expected if each < position)
         assert (cache.length(0), cache.length(2)) == (length, 0)
@@ -222,7 +222,7 @@ def test_removals(place: Any) -> None:
     cache = make(place, window=4, memory=8)
     sequence = Sequence(cache, 0)
     sequence.grow(20)  # holds [13, 20)
-    with pytest.raises(kv.NotSupported, match="window"):
+    with pytest.raises(kv.errors.NotSupportedError, match="window"):
         cache.remove(0, 14, 19)
     assert (cache.length(0), cache.held_from(0)) == (20, 13)
     cache.remove(0, 14, 16)
@@ -239,7 +239,7 @@ def test_removals(place: Any) -> None:
     np.testing.assert_array_equal(got[1], np.concatenate([sequence.v[15:, 0], v]))
     chunks = make(place, chunk=4)
     Sequence(chunks, 0).grow(7)
-    with pytest.raises(kv.NotSupported, match="chunks"):
+    with pytest.raises(kv.errors.NotSupportedError, match="chunks"):
         chunks.remove(0, 4, 5)
     assert chunks.length(0) == 7
 

@@ -37,7 +37,7 @@ def test_threads_on_one_cache_of_every_kind_and_tier() -> None:
         assert said["rows"] > 300_000
         assert said["model_faults"] > 50 and said["faults"] > said["model_faults"]
         assert said["caches"] > 2 * said["worlds"]  # closed by one of the threads, and opened again
-        assert min(said["refused"][name] for name in ("ClosedError", "BusyError", "CacheFull")) > 0
+        assert min(said["refused"][name] for name in ("ClosedError", "BusyError", "CacheFullError")) > 0
 
 
 @pytest.mark.ci

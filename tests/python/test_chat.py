@@ -387,7 +387,7 @@ def test_a_model_that_fails_ends_the_turn_with_what_was_said(model: Any) -> None
             try:
                 return super().__call__(step)
             except KeyboardInterrupt:
-                raise kv.DeviceError("[device] out of order") from None
+                raise kv.errors.DeviceError("[device] out of order") from None
 
     talk = Talk(Failing(model, 4))
     assert "error: [device] out of order" in talk.say("hello")

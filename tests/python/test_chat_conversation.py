@@ -79,22 +79,22 @@ def test_undo_takes_one_turn_after_the_other(forked: Conversation) -> None:
     assert forked.undo().question == "c"
     assert forked.undo().question == "a"
     assert questions(forked) == [] and len(forked.all_turns()) == 3
-    with pytest.raises(kv.ArgumentError, match="got 0, allowed none: nothing was asked yet"):
+    with pytest.raises(kv.errors.ArgumentError, match="got 0, allowed none: nothing was asked yet"):
         forked.undo()
 
 
 def test_names_of_branches(forked: Conversation) -> None:
     for name in ("main", "two words", "a\tb", "bell\a"):
-        with pytest.raises(kv.ArgumentError, match="branch: got"):
+        with pytest.raises(kv.errors.ArgumentError, match="branch: got"):
             forked.branch(name)
     assert forked.branch() == "branch1" and forked.branch() == "branch2"
-    with pytest.raises(kv.ArgumentError, match=r"got 'absent', allowed main, other, other\.1"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"got 'absent', allowed main, other, other\.1"):
         forked.switch("absent")
     assert forked.current == "branch2"
 
 
 def test_deleting_a_branch_keeps_what_others_have(forked: Conversation) -> None:
-    with pytest.raises(kv.ArgumentError, match="the current one"):
+    with pytest.raises(kv.errors.ArgumentError, match="the current one"):
         forked.delete("other")
     forked.delete("other.1")
     forked.delete("main")
@@ -104,7 +104,7 @@ def test_deleting_a_branch_keeps_what_others_have(forked: Conversation) -> None:
 def test_questions_have_numbers(forked: Conversation) -> None:
     assert forked.turn().question == "c" and forked.turn(1).question == "a"
     for number in (0, 3, -1):
-        with pytest.raises(kv.ArgumentError, match=f"question: got {number}, allowed 1 to 2"):
+        with pytest.raises(kv.errors.ArgumentError, match=f"question: got {number}, allowed 1 to 2"):
             forked.turn(number)
 
 
@@ -133,10 +133,10 @@ def test_a_saved_conversation_comes_back(forked: Conversation, tmp_path: Path) -
 def test_saving_spares_other_files(forked: Conversation, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("mine")
-    with pytest.raises(kv.ArgumentError, match="is no conversation"):
+    with pytest.raises(kv.errors.ArgumentError, match="is no conversation"):
         files.save(forked, str(other))
     assert other.read_text() == "mine"
-    with pytest.raises(kv.ArgumentError, match="allowed a file to write: No such file"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed a file to write: No such file"):
         files.save(forked, str(tmp_path / "absent" / "chat.json"))
 
 
@@ -186,7 +186,7 @@ def damaged() -> list[Any]:
 
 @pytest.mark.parametrize("value", damaged())
 def test_what_is_no_conversation_is_refused(value: Any) -> None:
-    with pytest.raises(kv.FormatError, match=r"\[load\] .*: got .*, allowed"):
+    with pytest.raises(kv.errors.FormatError, match=r"\[load\] .*: got .*, allowed"):
         files.from_json(value)
 
 
@@ -194,9 +194,9 @@ def test_files_that_are_not_json_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     for content in (b"", b"{", b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
-        with pytest.raises(kv.FormatError, match=r"\[load\] file: got"):
+        with pytest.raises(kv.errors.FormatError, match=r"\[load\] file: got"):
             files.load(str(path))
-    with pytest.raises(kv.FormatError, match="No such file"):
+    with pytest.raises(kv.errors.FormatError, match="No such file"):
         files.load(str(tmp_path / "absent"))
 
 
@@ -299,7 +299,7 @@ def test_wrong_settings_are_refused_with_what_is_allowed(name: str, text: str) -
     settings = Settings(kv.Sampling())
     before = settings.options()
     with pytest.raises(
-        kv.ArgumentError, match=f"got .*{text.lstrip('-')}.*allowed|name: got 'heat|name: got 'logprobs"
+        kv.errors.ArgumentError, match=f"got .*{text.lstrip('-')}.*allowed|name: got 'heat|name: got 'logprobs"
     ):
         settings.set(name, text)
     assert settings.options() == before
@@ -380,7 +380,7 @@ def test_without_it_the_tiny_model_answers_and_says_so(monkeypatch: pytest.Monke
     assert chosen.name == "tiny" and "python -m kvtrie download" in chosen.note
     monkeypatch.setattr(default, "shipped", lambda: None)
     for name in (None, "tiny"):
-        with pytest.raises(kv.ArgumentError, match=r"\[models\] model: got (none|tiny), allowed"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"\[models\] model: got (none|tiny), allowed"):
             default.choose(name)
 
 

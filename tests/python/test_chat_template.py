@@ -96,7 +96,7 @@ def test_namespaces_in_namespaces_do_not_say_what_is_in_them() -> None:
 def test_the_bytes_of_a_number_are_paid_for_before_they_are_made() -> None:
     for call in ("(10**9, 'big')", "(length=10**9, byteorder='big')"):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with pytest.raises(kv.ArgumentError):
+        with pytest.raises(kv.errors.ArgumentError):
             ChatTemplate("{{ (1).to_bytes" + call + " }}").render({"messages": []})
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; 10**9 bytes are twice that
 
@@ -104,7 +104,7 @@ def test_the_bytes_of_a_number_are_paid_for_before_they_are_made() -> None:
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=list(ENDLESS))
 def test_what_would_not_end_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "BUDGET", 1 << 22)  # a sixteenth: the same refusals, sooner
-    with pytest.raises(kv.ArgumentError, match=r"^\[tokenizer\] (chat template|the chat template refused)"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"^\[tokenizer\] (chat template|the chat template refused)"):
         ChatTemplate(source).render({"messages": []})
 
 
@@ -121,14 +121,14 @@ def test_what_would_not_end_is_refused(source: str, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_fails_in_a_template_is_the_librarys_error(source: str, text: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=text):
+    with pytest.raises(kv.errors.ArgumentError, match=text):
         ChatTemplate(source).render({"messages": [{"role": "user"}]})
 
 
 def test_messages_that_contain_themselves_are_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(kv.ArgumentError, match=r"\[tokenizer\] messages: got some that contain themselves"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[tokenizer\] messages: got some that contain themselves"):
         ChatTemplate("{{ messages|length }}").render({"messages": endless})
 
 

@@ -21,7 +21,7 @@ NAMES = (
     pytest.param("gemma3n_text-streams", marks=pytest.mark.ci),
     pytest.param("gpt_oss-yarn", marks=pytest.mark.ci),
 )
-pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")
 
 
 def model_of(name: str, folder: Path) -> Any:

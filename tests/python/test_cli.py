@@ -160,7 +160,7 @@ def test_doctor_shows_the_vectors() -> None:
     widths = [kv.ops.vector_width(device) for device in kv.devices()]
     assert code == 0 and all(f"{width} floats" in text for width in widths)
     assert set(widths) <= {4, 8, 16}
-    with pytest.raises(kv.NotSupported, match="device"):
+    with pytest.raises(kv.errors.NotSupportedError, match="device"):
         kv.ops.vector_width("host")
 
 

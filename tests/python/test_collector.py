@@ -133,7 +133,7 @@ def test_what_is_used_from_outside_is_not(circle: Callable[[Owner], object]) -> 
 def test_a_cache_that_is_its_own_clock() -> None:
     class Clock(kv.PrefixCache):
         def __init__(self) -> None:
-            super().__init__(kv.CausalCache(1, 1, 8, 4, device="host"), clock=self.now)
+            super().__init__(kv.caches.CausalCache(1, 1, 8, 4, device="host"), clock=self.now)
 
         def now(self) -> float:
             return 1.0
@@ -167,7 +167,7 @@ def circle_of_functions(made: type[kv.PrefixCache], kept: str) -> Any:
         def get(self, key: str) -> Optional[bytes]:
             return self.values.get(key) if box else None
 
-    layers = kv.CausalCache(2, 2, 4, 64, dtype="float32", device="host")
+    layers = kv.caches.CausalCache(2, 2, 4, 64, dtype="float32", device="host")
     options: dict[str, Any] = {"store": Store(), "fingerprint": "weights", "host_bytes": "1MiB"}
     cache = made(layers, clock=lambda: float(len(box)), **options)
     run(cache, range(40), CodingModel())
@@ -189,7 +189,7 @@ def test_finalizers_run_while_all_is_whole() -> None:
             seen.append(self.cache.check())
 
     owner = Timed()
-    layers = kv.CausalCache(1, 1, 8, 4, device="host")
+    layers = kv.caches.CausalCache(1, 1, 8, 4, device="host")
     owner.cache = Closing(layers, clock=owner.now)
     owner.kept = owner.cache.begin([1])
     watch = weakref.ref(owner)
@@ -247,7 +247,7 @@ for number in range(20):
     class Mine(kv.PrefixCache):  # of which pybind11 looks up the classes at its first object, which takes memory
         pass
 
-    caches = [kv.CausalCache([0], 1, 4, 32, device="host")]
+    caches = [kv.caches.CausalCache([0], 1, 4, 32, device="host")]
     gc.set_threshold(1)
     cache = Mine(caches, clock=lambda: 0.0)
     gc.set_threshold(700)

@@ -69,7 +69,7 @@ VARIANTS: list[dict[str, Any]] = [  # which make a family look at keys that othe
 BY_ARCHITECTURE = {"architectures", "model_type"}  # looked up before a family is chosen
 
 
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_listed_as_read_is_looked_up_and_nothing_else_is(name: str) -> None:
     family = kv.models._FAMILIES[name]
@@ -77,7 +77,7 @@ def test_what_is_listed_as_read_is_looked_up_and_nothing_else_is(name: str) -> N
     for changes in VARIANTS:
         raw = Recording({**FAMILIES[name].file, **changes})
         # Phi-3 has not each type of RoPE, Gemma 4's default kinds leave no cells to read.
-        with contextlib.suppress(kv.NotSupported, kv.FormatError):
+        with contextlib.suppress(kv.errors.NotSupportedError, kv.errors.FormatError):
             family.parse_config(raw)
         seen |= raw.seen
     seen.discard("text_config")  # of a model around it
@@ -153,7 +153,9 @@ def test_files_of_the_hub_load_without_a_word(name: str, tmp_path: Path) -> None
 
 def test_keys_that_nobody_knows_are_told_once_by_name() -> None:
     config, weights = random_llama(1)
-    with pytest.warns(kv.IgnoredWarning, match="config: nothing here knows of embedding_multiplier, zeal$") as said:
+    with pytest.warns(
+        kv.errors.IgnoredWarning, match="config: nothing here knows of embedding_multiplier, zeal$"
+    ) as said:
         model = kv.models.from_weights({**config, "zeal": 1, "embedding_multiplier": 2.0}, weights)
     assert len(said) == 1
     assert model.account["config.json"].unknown == {"zeal": 1, "embedding_multiplier": 2.0}
@@ -177,7 +179,7 @@ def test_keys_that_nobody_knows_are_told_once_by_name() -> None:
 )
 def test_what_changes_the_answer_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     config, weights = random_llama(1)
-    with pytest.raises(kv.NotSupported, match=named):
+    with pytest.raises(kv.errors.NotSupportedError, match=named):
         kv.models.from_weights({**config, **changes}, weights)
 
 
@@ -185,18 +187,18 @@ def test_a_key_around_a_text_model_is_judged_as_well() -> None:
     whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}
     text = FAMILIES["gemma3_text"].raw
     family = kv.models.Gemma3
-    with pytest.raises(kv.NotSupported, match="text_config: is_causal: got False"):
+    with pytest.raises(kv.errors.NotSupportedError, match="text_config: is_causal: got False"):
         kv.models.account.settle_config(family, {**whole, "text_config": {**text, "is_causal": False}}, {}, "config")
-    with pytest.raises(kv.NotSupported, match="config: is_causal: got False"):
+    with pytest.raises(kv.errors.NotSupportedError, match="config: is_causal: got False"):
         kv.models.account.settle_config(family, {**whole, "text_config": text, "is_causal": False}, {}, "config")
-    with pytest.warns(kv.IgnoredWarning, match="config: nothing here knows of rope_scaling"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="config: nothing here knows of rope_scaling"):
         kv.models.account.settle_config(family, {**whole, "text_config": text, "rope_scaling": LONG}, {}, "config")
 
 
 def test_a_key_goes_by_itself_before_a_pattern() -> None:
     settings: Settings = {"vision_*": refused("no eyes"), "vision_a": read("one")}
     assert settle({"vision_a": 3}, settings, "file").read == {"vision_a": 3}
-    with pytest.raises(kv.NotSupported, match=r"file: vision_b: got 4, allowed nothing: no eyes"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"file: vision_b: got 4, allowed nothing: no eyes"):
         settle({"vision_b": 4}, settings, "file")
     assert COMMON["is_causal"].takes(None)
 
@@ -236,7 +238,9 @@ def logits(config: Any, weights: Any) -> Any:
 def test_a_head_that_is_stored_is_used_whatever_the_flag_says() -> None:
     config, weights = random_llama(2)
     wanted = logits(config, weights)
-    with pytest.warns(kv.IgnoredWarning, match="tie_word_embeddings: got true, and lm_head.weight with other numbers"):
+    with pytest.warns(
+        kv.errors.IgnoredWarning, match="tie_word_embeddings: got true, and lm_head.weight with other numbers"
+    ):
         model = kv.models.from_weights({**config, "tie_word_embeddings": True}, weights)
     close(all_logits(model, TEXT, 12), wanted, LOGITS)
     assert not model.config.tie_word_embeddings
@@ -258,10 +262,10 @@ def test_stored_frequencies_are_compared(name: str) -> None:
     plain = (config["rope_theta"] ** (-np.arange(0, 16, 2) / 16)).astype(np.float16)
     wanted = kv.models.from_weights(config, weights).fingerprint
     assert kv.models.from_weights(config, {**weights, name: plain}).fingerprint == wanted
-    with pytest.warns(kv.IgnoredWarning, match="inv_freq holds other frequencies than the configuration says"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="inv_freq holds other frequencies than the configuration says"):
         model = kv.models.from_weights(config, {**weights, name: plain * np.float16(0.5)})
     assert model.fingerprint == wanted
-    with pytest.raises(kv.FormatError, match=r"inv_freq: got F32 \[2, 2\], allowed \[n\]"):
+    with pytest.raises(kv.errors.FormatError, match=r"inv_freq: got F32 \[2, 2\], allowed \[n\]"):
         kv.models.from_weights(config, {**weights, name: np.zeros((2, 2), np.float32)})
 
 
@@ -271,16 +275,18 @@ def test_one_file_comes_before_shards_and_every_tensor_of_a_shard_counts(tmp_pat
     other = save_checkpoint(tmp_path / "other", config, {**weights, HEAD: weights[HEAD] * 2})
     fingerprint = kv.models.load(other).fingerprint
     shutil.copy(folder / "model.safetensors.index.json", other)
-    with pytest.warns(kv.IgnoredWarning, match=r"index.json has no effect beside model.safetensors"):
+    with pytest.warns(kv.errors.IgnoredWarning, match=r"index.json has no effect beside model.safetensors"):
         assert kv.models.load(other).fingerprint == fingerprint
     last = folder / "model-00003-of-00003.safetensors"
     save_file({**load_file(last), "lm_head.weight_scale": np.ones(1, np.float32)}, last)
-    with pytest.raises(kv.FormatError, match=r"00003.*'lm_head.weight_scale' is there, model.safetensors.index.json"):
+    with pytest.raises(
+        kv.errors.FormatError, match=r"00003.*'lm_head.weight_scale' is there, model.safetensors.index.json"
+    ):
         kv.models.load(folder)
 
 
 @pytest.mark.parametrize("extra", ["model.layers.0.self_attn.q_proj.bias", "model.vision_tower.x", "mtp.fc.weight"])
 def test_a_tensor_that_no_rule_names_is_refused(extra: str) -> None:
     config, weights = random_llama(2)
-    with pytest.raises(kv.FormatError, match=f"1 tensors the model has no use for: {extra}"):
+    with pytest.raises(kv.errors.FormatError, match=f"1 tensors the model has no use for: {extra}"):
         kv.models.from_weights(config, {**weights, extra: np.zeros(4, np.float32)})

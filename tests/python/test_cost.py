@@ -98,7 +98,7 @@ def test_always_and_restore_load(clock: Clock, model: TimedModel) -> None:
     assert cache.plan(prompt(20)).reusable == 39
     assert run(cache, prompt(20), model).reused == 39
     with pytest.raises(ValueError, match="load: got 'never', allowed auto, always"):
-        kv.PrefixCache(kv.CausalCache(1, 1, 8, 4, device="host"), load="never")
+        kv.PrefixCache(kv.caches.CausalCache(1, 1, 8, 4, device="host"), load="never")
 
 
 def test_stats_say_what_was_measured(clock: Clock, model: TimedModel) -> None:

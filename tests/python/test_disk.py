@@ -121,7 +121,7 @@ def test_saving_to_a_full_disk(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 24 * 1024 - shutil.disk_usage(small_disk).used))
     for text in texts[1:]:
         go_on(cache, model, text)
-    with pytest.raises(kv.FormatError, match=r"could not take everything.*No space left"):
+    with pytest.raises(kv.errors.FormatError, match=r"could not take everything.*No space left"):
         cache.save(folder)
     assert not [name for name in names_in(folder) if name.startswith("tmp-")]
     assert [go_on(cache, model, text).reused for text in texts] == [149] * 10

@@ -214,11 +214,13 @@ def test_two_turns_and_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 256, 1 << 40])
 def test_numbers_out_of_range_are_refused(wrong: int) -> None:
-    with pytest.raises(kv.ArgumentError, match=rf"^\[PrefixCache\] disk_after: got {wrong} \(int\), allowed 1 to 255$"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=rf"^\[PrefixCache\] disk_after: got {wrong} \(int\), allowed 1 to 255$"
+    ):
         make("dense", disk_after=wrong)
 
 
 @pytest.mark.parametrize("wrong", ["x", True, 1.5, None])
 def test_what_is_no_number_is_refused(wrong: Any) -> None:
-    with pytest.raises(kv.ArgumentTypeError, match=r"^\[PrefixCache\] disk_after: got .*, allowed an integer"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"^\[PrefixCache\] disk_after: got .*, allowed an integer"):
         make("dense", disk_after=wrong)

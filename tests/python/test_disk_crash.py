@@ -163,7 +163,7 @@ def test_a_forked_process_that_lives_on_holds_no_folder(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     with started_python("-c", HOLDS_AND_FORKS, folder) as first:
         assert first.stdout is not None and first.stdout.readline() == "open\n"
-        with pytest.raises(kv.BusyError, match="which another cache holds open"):
+        with pytest.raises(kv.errors.BusyError, match="which another cache holds open"):
             make("dense", disk=folder)
         first.kill()
         first.wait(PATIENCE)

@@ -26,7 +26,7 @@ WORKER = Path(__file__).with_name("disk_worker.py")
 
 
 def small(dtype: str = "float32", head_dim: int = 1) -> list[Any]:
-    return [kv.CausalCache([0], 1, head_dim, 64, dtype=dtype, device="host")]
+    return [kv.caches.CausalCache([0], 1, head_dim, 64, dtype=dtype, device="host")]
 
 
 def open_small(folder: Path, caches: Any = None, **options: Any) -> tuple[kv.PrefixCache, TierModel]:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pytest
 
 import kvtrie as kv
-from kvtrie import _kept
+from kvtrie import _kept, errors
 from kvtrie.cli import main
 from kvtrie.models import default, download
 from processes import started_python, wait_for
@@ -90,7 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(folder: Path, **arguments: Any) -> str:
     """The message of a download that fails, of which nothing is left."""
-    with pytest.raises(download.DownloadError) as error:
+    with pytest.raises(errors.DownloadError) as error:
         download.download(**arguments)
     assert str(error.value).startswith("[models.download] ")
     assert not folder.exists() or os.listdir(folder) == [".lock"]

@@ -25,7 +25,7 @@ def dense(q: Any, k: Any, v: Any) -> Any:
 
 
 def encoder(place: Any, capacity: int = 64, dtype: str = "float32") -> Any:
-    return kv.EncoderCache([2, 7], HEADS, DIM, capacity, dtype=dtype, device=place)
+    return kv.caches.EncoderCache([2, 7], HEADS, DIM, capacity, dtype=dtype, device=place)
 
 
 def put_item(cache: Any, count: int, seed: int) -> None:
@@ -86,9 +86,9 @@ def test_an_item_is_replaced_when_all_layers_were_put(place: Any) -> None:
     assert (cache.item(0), cache.length(0)) == ((0, 10), 1)
     cache.start_forward([1], [0])  # the incomplete step is gone
     expect_item(cache, 10, 1)
-    with pytest.raises(kv.CacheFull):
+    with pytest.raises(kv.errors.CacheFullError):
         cache.start_forward([2], [0], items=[(0, 2, 15)])
-    with pytest.raises(kv.CacheFull):
+    with pytest.raises(kv.errors.CacheFullError):
         cache.start_forward([2], [0], True, [(0, 2, 15)])
     cache.start_forward([2], [0], items=[(0, 2, 14)])
     put_item(cache, 14, 50)
@@ -143,10 +143,10 @@ def test_snapshots_of_items(place: Any) -> None:
 def test_arguments_of_encoder_caches() -> None:
     cache = encoder("host")
     bad: list[tuple[type[Exception], Callable[[], Any]]] = [
-        (ValueError, lambda: kv.EncoderCache([1, 1], HEADS, DIM, 8, device="host")),
-        (ValueError, lambda: kv.EncoderCache([], HEADS, DIM, 8, device="host")),
-        (ValueError, lambda: kv.EncoderCache(1, HEADS, DIM, 0, device="host")),
-        (ValueError, lambda: kv.EncoderCache(1, HEADS, DIM, 8, dtype="int32", device="host")),
+        (ValueError, lambda: kv.caches.EncoderCache([1, 1], HEADS, DIM, 8, device="host")),
+        (ValueError, lambda: kv.caches.EncoderCache([], HEADS, DIM, 8, device="host")),
+        (ValueError, lambda: kv.caches.EncoderCache(1, HEADS, DIM, 0, device="host")),
+        (ValueError, lambda: kv.caches.EncoderCache(1, HEADS, DIM, 8, dtype="int32", device="host")),
         (ValueError, lambda: cache.start_forward([1], [0])),
         (ValueError, lambda: cache.start_forward([0], [0], items=[(1, 0, 2)])),
         (ValueError, lambda: cache.start_forward([0], [0], items=[(0, 1, 2)])),
@@ -156,7 +156,7 @@ def test_arguments_of_encoder_caches() -> None:
         (TypeError, lambda: cache.start_forward([0], [0], items=[(0, 0, 1.5)])),
         (ValueError, lambda: cache.put(2, rows(3, 1), rows(3, 1))),
         (TypeError, lambda: cache.restore(0, 3, 0)),
-        (kv.ArgumentError, lambda: cache.remove(0, 1)),
+        (kv.errors.ArgumentError, lambda: cache.remove(0, 1)),
     ]
     for kind, call in bad:
         with pytest.raises(kind) as caught:
@@ -165,7 +165,7 @@ def test_arguments_of_encoder_caches() -> None:
     cache.start_forward([0, 0], [0, 1])
     with pytest.raises(ValueError, match="items"):
         cache.put(2, rows(3, 1), rows(3, 1))
-    null = kv.EncoderCache(2, HEADS, DIM, 8, device="null")
+    null = kv.caches.EncoderCache(2, HEADS, DIM, 8, device="null")
     null.start_forward([0], [0], items=[(0, 0, 5)])
     put_item(null, 5, 1)
     assert (null.free_cells, null.device, null.item(0)) == (3, "null", (0, 5))
@@ -182,10 +182,12 @@ class Parts:
 
     def __init__(self, place: Any, cells: int = 32, slots: int = 8, items: int = 16, **kinds: Any) -> None:
         rope = {"base": 10000.0}
-        self.causal = kv.CausalCache([0, 3], HEADS, DIM, cells, dtype="float32", rope=rope, device=place, **kinds)
-        self.states = kv.RecurrentCache([1], TAIL, CHANNELS, 0, 0, 0, slots, device=place)
-        self.items = kv.EncoderCache([2], HEADS, DIM, items, dtype="float32", device=place)
-        self.cache = kv.HybridCache([self.causal, self.states, self.items])
+        self.causal = kv.caches.CausalCache(
+            [0, 3], HEADS, DIM, cells, dtype="float32", rope=rope, device=place, **kinds
+        )
+        self.states = kv.caches.RecurrentCache([1], TAIL, CHANNELS, 0, 0, 0, slots, device=place)
+        self.items = kv.caches.EncoderCache([2], HEADS, DIM, items, dtype="float32", device=place)
+        self.cache = kv.caches.HybridCache([self.causal, self.states, self.items])
         self.weight = np.random.default_rng(3).standard_normal((CHANNELS, TAIL + 1)).astype(np.float32)
 
     def step(self, seq: int, tokens: list[int], item: int = 0, layers: int = 4) -> list[Any]:
@@ -219,7 +221,11 @@ class Parts:
 
 def test_layers_decide_who_answers(place: Any) -> None:
     parts = Parts(place)
-    assert [type(each) for each in parts.cache.caches] == [kv.CausalCache, kv.RecurrentCache, kv.EncoderCache]
+    assert [type(each) for each in parts.cache.caches] == [
+        kv.caches.CausalCache,
+        kv.caches.RecurrentCache,
+        kv.caches.EncoderCache,
+    ]
     assert parts.cache.caches[0] is parts.causal
     assert parts.cache.layers == [0, 1, 2, 3]
     parts.step(0, [1], 4)
@@ -227,11 +233,11 @@ def test_layers_decide_who_answers(place: Any) -> None:
     parts.step(0, [3])
     assert parts.cache.complete
     parts.same(0, [1, 2, 3], 4)
-    with pytest.raises(kv.ArgumentError, match="layer: got 1, allowed 0, 2, 3"):
+    with pytest.raises(kv.errors.ArgumentError, match="layer: got 1, allowed 0, 2, 3"):
         parts.cache.put(1, rows(1, 1), rows(1, 1))
-    with pytest.raises(kv.ArgumentError, match="layer: got 9, allowed 0, 2, 3"):
+    with pytest.raises(kv.errors.ArgumentError, match="layer: got 9, allowed 0, 2, 3"):
         parts.cache.attend(9, rows(1, 1))
-    with pytest.raises(kv.ArgumentError, match="layer: got 0, allowed 1"):
+    with pytest.raises(kv.errors.ArgumentError, match="layer: got 0, allowed 1"):
         parts.cache.states(0)
     parts.cache.start_forward([4, 5], [0, 0])
     assert parts.cache.boundaries() == parts.cache.boundaries(1) == [[]]
@@ -245,24 +251,24 @@ def test_layers_decide_who_answers(place: Any) -> None:
 
 def test_hybrids_are_flattened() -> None:
     parts = Parts("host")
-    more = kv.CausalCache([8], HEADS, DIM, 16, device="host")
-    outer = kv.HybridCache([more, parts.cache])
+    more = kv.caches.CausalCache([8], HEADS, DIM, 16, device="host")
+    outer = kv.caches.HybridCache([more, parts.cache])
     assert outer.caches == [more, *parts.cache.caches]
     assert outer.layers == [0, 1, 2, 3, 8]
     assert outer.free_cells == 16
     assert outer.free_slots == 8
     assert outer.nbytes == sum(each.nbytes for each in outer.caches)
-    assert kv.HybridCache(more).caches == [more]
-    assert kv.HybridCache(more).free_slots is None
-    with pytest.raises(kv.ArgumentError, match="layer 0 in caches 0 and 1"):
-        kv.HybridCache([parts.causal, parts.cache])
-    with pytest.raises(kv.ArgumentError):
-        kv.HybridCache([])
+    assert kv.caches.HybridCache(more).caches == [more]
+    assert kv.caches.HybridCache(more).free_slots is None
+    with pytest.raises(kv.errors.ArgumentError, match="layer 0 in caches 0 and 1"):
+        kv.caches.HybridCache([parts.causal, parts.cache])
+    with pytest.raises(kv.errors.ArgumentError):
+        kv.caches.HybridCache([])
     for wrong in (3, "cache", [None]):
-        with pytest.raises(kv.ArgumentTypeError):
-            kv.HybridCache(wrong)  # type: ignore[arg-type]
-    with pytest.raises(kv.NotSupported):
-        kv.HybridCache(more).boundaries()
+        with pytest.raises(kv.errors.ArgumentTypeError):
+            kv.caches.HybridCache(wrong)  # type: ignore[arg-type]
+    with pytest.raises(kv.errors.NotSupportedError):
+        kv.caches.HybridCache(more).boundaries()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +288,7 @@ def test_a_full_cache_leaves_all_as_they_were(sizes: tuple[int, int, int], token
     before = standing()
     for reserve in (True, False):
         items = [(1, 0, item)] if item else None
-        with pytest.raises(kv.CacheFull):
+        with pytest.raises(kv.errors.CacheFullError):
             parts.cache.start_forward(range(tokens), [1] * tokens, reserve, items)
         assert standing() == before
         assert parts.cache.complete
@@ -312,12 +318,12 @@ def test_only_where_all_agree(place: Any) -> None:
     for token in (1, 2, 3, 4):
         parts.step(0, [token], 3 if token == 1 else 0)
     assert [parts.cache.can_resume(0, at) for at in range(6)] == [True, False, False, False, True, False]
-    with pytest.raises(kv.NotRestorable) as caught:
+    with pytest.raises(kv.errors.NotRestorableError) as caught:
         parts.cache.remove(0, 2)
     assert caught.value.nearest == 0
-    with pytest.raises(kv.NotRestorable):
+    with pytest.raises(kv.errors.NotRestorableError):
         parts.cache.copy_prefix(0, 1, 3)
-    with pytest.raises(kv.NotSupported):
+    with pytest.raises(kv.errors.NotSupportedError):
         parts.cache.remove(0, 1, 2)
     assert parts.causal.length(0) == parts.states.length(0) == parts.items.length(0) == 4
     parts.cache.copy_prefix(0, 1, 4)
@@ -351,9 +357,9 @@ def test_snapshots_of_a_hybrid(place: Any) -> None:
     assert cache.restore(2, cache.merge(lower, upper), 5)
     parts.same(2, [1, 2, 3, 4, 5], 3)
     assert lower.consumed and upper.consumed and whole.consumed
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         cache.split(whole, 1)
-    with pytest.raises(kv.ArgumentTypeError):
+    with pytest.raises(kv.errors.ArgumentTypeError):
         cache.restore(0, parts.causal.snapshot(0), 1)  # type: ignore[arg-type]
     cache.defrag()
     assert cache.check() == []
@@ -361,15 +367,15 @@ def test_snapshots_of_a_hybrid(place: Any) -> None:
 
 def test_two_layer_kinds_without_states(place: Any) -> None:
     """A wrapper of full and windowed attention: a removal in the middle goes through all caches or none."""
-    full = kv.CausalCache([0], HEADS, DIM, 32, dtype="float32", rope={"base": 10000.0}, device=place)
-    window = kv.CausalCache([1], HEADS, DIM, 32, dtype="float32", rope={"base": 10000.0}, window=4, device=place)
-    both = kv.HybridCache([full, window])
+    full = kv.caches.CausalCache([0], HEADS, DIM, 32, dtype="float32", rope={"base": 10000.0}, device=place)
+    window = kv.caches.CausalCache([1], HEADS, DIM, 32, dtype="float32", rope={"base": 10000.0}, window=4, device=place)
+    both = kv.caches.HybridCache([full, window])
     both.start_forward(range(10), [0] * 10)
     both.set_causal([3])
     for layer in (0, 1):
         both.put(layer, rows(10, layer), rows(10, layer))
         assert np.asarray(both.get(layer)[2])[3, -1] == 0
-    with pytest.raises(kv.NotSupported):
+    with pytest.raises(kv.errors.NotSupportedError):
         both.remove(0, 8, 9)  # the window would be incomplete
     assert full.length(0) == 10
     both.remove(0, 2, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from processes import run_python
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 TOKENS = list(range(100, 120))
-VALUE, TYPE = kv.ArgumentError, kv.ArgumentTypeError
+VALUE, TYPE = kv.errors.ArgumentError, kv.errors.ArgumentTypeError
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +45,23 @@ def refused(cache: Any, error: type[Exception], match: str, call: Callable[[], A
 
 def test_every_error_is_an_error_of_ours_and_of_pythons() -> None:
     bases = {
-        kv.ArgumentError: ValueError,
-        kv.ArgumentTypeError: TypeError,
-        kv.CacheFull: MemoryError,
-        kv.NotRestorable: ValueError,
-        kv.NotSupported: Exception,
-        kv.DeviceError: Exception,
-        kv.FormatError: Exception,
-        kv.ClosedError: Exception,
-        kv.BusyError: Exception,
-        kv.InternalError: Exception,
+        kv.errors.ArgumentError: ValueError,
+        kv.errors.ArgumentTypeError: TypeError,
+        kv.errors.CacheFullError: MemoryError,
+        kv.errors.NotRestorableError: ValueError,
+        kv.errors.NotSupportedError: Exception,
+        kv.errors.DeviceError: Exception,
+        kv.errors.FormatError: Exception,
+        kv.errors.ClosedError: Exception,
+        kv.errors.BusyError: Exception,
+        kv.errors.InternalError: Exception,
     }
     for error, base in bases.items():
         assert issubclass(error, kv.Error)
         assert issubclass(error, base)
         assert error.__doc__
-    assert (kv.CacheFull("x").needed, kv.NotRestorable("x").nearest) == (0, -1)
-    full = kv.CacheFull("x")
+    assert (kv.errors.CacheFullError("x").needed, kv.errors.NotRestorableError("x").nearest) == (0, -1)
+    full = kv.errors.CacheFullError("x")
     full.needed = 3
     assert pickle.loads(pickle.dumps(full)).needed == 3
 
@@ -110,7 +109,7 @@ def test_a_negative_token_is_found_wherever_it_stands(shared: Any) -> None:
         for place in range(length):
             tokens = np.full(length, 2**31 - 1, np.int32)
             tokens[place] = -(2**31)
-            with pytest.raises(kv.ArgumentError, match=rf"tokens\[{place}\]: got -2147483648"):
+            with pytest.raises(kv.errors.ArgumentError, match=rf"tokens\[{place}\]: got -2147483648"):
                 shared.begin(tokens)
 
 
@@ -148,7 +147,7 @@ def test_tokens_of_append(shared: Any, tokens: Any) -> None:
         (lambda c: c.page_out(nbytes="much"), VALUE, r"page_out nbytes"),
         (lambda c: c.page_out(nbytes=1.5), TYPE, r"\[page_out\] nbytes"),
         (lambda c: c.evict(), VALUE, r"\[evict\] tokens, nbytes: got neither"),
-        (lambda c: c.evict(nbytes=2**62), kv.CacheFull, r"\[evict\] nbytes"),
+        (lambda c: c.evict(nbytes=2**62), kv.errors.CacheFullError, r"\[evict\] nbytes"),
         (lambda c: pickle.dumps(c), TYPE, r"\[pickle\]"),
         (lambda c: copy.copy(c), TYPE, r"\[pickle\]"),
     ],
@@ -181,15 +180,15 @@ def test_other_arguments(shared: Any, call: Callable[[Any], Any], error: type[Ex
     ],
 )
 def test_making_a_prefix_cache(options: dict[str, Any], error: type[Exception], match: str) -> None:
-    layers = kv.CausalCache(1, 1, 8, 4, device="host")
+    layers = kv.caches.CausalCache(1, 1, 8, 4, device="host")
     with pytest.raises(error, match=match):
         kv.PrefixCache(layers, **options)
     kv.PrefixCache(layers)  # it still belongs to nobody
 
 
 def test_caches_of_a_prefix_cache() -> None:
-    one, two = (kv.CausalCache([layer], 1, 8, 4, device="host") for layer in (0, 1))
-    other = kv.CausalCache([1], 1, 8, 4, device="host")
+    one, two = (kv.caches.CausalCache([layer], 1, 8, 4, device="host") for layer in (0, 1))
+    other = kv.caches.CausalCache([1], 1, 8, 4, device="host")
     for wrong, error in (
         ([two, other], VALUE),
         (5, TYPE),
@@ -242,12 +241,12 @@ def test_caches_of_a_prefix_cache() -> None:
 )
 def test_making_a_causal_cache(arguments: Any, options: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        kv.CausalCache(*arguments, **{"device": "host", **options})
+        kv.caches.CausalCache(*arguments, **{"device": "host", **options})
 
 
 def test_a_pool_too_large_for_the_device_fails_when_it_is_made(device: Any) -> None:
     with pytest.raises(kv.Error, match="bytes"):
-        kv.CausalCache(64, 64, 256, 2**31 - 1, device=device)
+        kv.caches.CausalCache(64, 64, 256, 2**31 - 1, device=device)
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
@@ -336,11 +335,11 @@ def test_use_after_close() -> None:
         lambda: step.put(0, rows(20), rows(20)),
     )
     for use in uses:
-        refused(cache, kv.ClosedError, "closed|dropped", use)
+        refused(cache, kv.errors.ClosedError, "closed|dropped", use)
     assert repr(session) == "<kvtrie.Session, closed>"
     cache.close()
     for use in (lambda: cache.begin(TOKENS), lambda: cache.plan(TOKENS), lambda: cache.nodes(), lambda: cache.pin([1])):
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             use()
     assert "closed" in repr(cache)
 
@@ -353,7 +352,7 @@ def test_a_session_of_another_cache(shared: Any) -> None:
         refused(shared, VALUE, "chunk: got 0", lambda: shared.batch([own], chunk=0))
         refused(shared, VALUE, "chunk: got -1", lambda: own.prefill(chunk=-1))
         refused(shared, TYPE, "chunk", lambda: own.prefill(chunk=1.5))
-        refused(shared, kv.NotRestorable, "length: got -1, allowed 0 to 20", lambda: own.rewind(-1))
+        refused(shared, kv.errors.NotRestorableError, "length: got -1, allowed 0 to 20", lambda: own.rewind(-1))
         refused(shared, TYPE, "length", lambda: own.rewind("0"))
         refused(shared, TYPE, "length", lambda: own.rewind(1.0))
         refused(shared, kv.Error, "pickle", lambda: pickle.dumps(own))
@@ -365,21 +364,22 @@ def test_a_full_cache_says_how_much(device: Any) -> None:
     with cache.begin(range(20)) as session:
         compute(session, model)
         with cache.begin(range(50, 70)) as other:
-            error = refused(cache, kv.CacheFull, "needed|got", lambda: other.decode())
+            error = refused(cache, kv.errors.CacheFullError, "needed|got", lambda: other.decode())
             assert (error.needed, error.free, error.freeable, error.held_live) == (20, 12, 0, 20)
 
 
 SCRIPT_WITHOUT_DEVICE = """
 import kvtrie as kv
 assert kv.devices() == []
-for make in (kv.Device, lambda: kv.tensor([1.0]), lambda: kv.CausalCache(1, 1, 8, 4), lambda: kv.ops.silu([1.0])):
+for make in (kv.Device, lambda: kv.tensor([1.0]), lambda: kv.caches.CausalCache(1, 1, 8, 4), lambda:
+kv.ops.silu([1.0])):
     try:
         make()
-    except kv.DeviceError as error:
+    except kv.errors.DeviceError as error:
         assert "pocl-opencl-icd" in str(error), error
     else:
         raise SystemExit("no error")
-cache = kv.PrefixCache(kv.CausalCache(1, 1, 8, 4, device="host"))
+cache = kv.PrefixCache(kv.caches.CausalCache(1, 1, 8, 4, device="host"))
 with cache.begin([1, 2, 3]) as session:
     step = session.decode()
     step.attend(0, [[[1.0] * 8]] * 3, [[[1.0] * 8]] * 3, [[[1.0] * 8]] * 3)
@@ -397,7 +397,9 @@ def test_a_machine_without_a_device(tmp_path: Any) -> None:
 # ---- numbers and names that would take for ever, or half of which would be used --------------------------------------
 
 
-@pytest.mark.parametrize("make", [lambda n: kv.CausalCache(n, 1, 2, 64, device="host"), lambda n: kv.media("x", n)])
+@pytest.mark.parametrize(
+    "make", [lambda n: kv.caches.CausalCache(n, 1, 2, 64, device="host"), lambda n: kv.media("x", n)]
+)
 def test_counts_that_no_model_has(make: Callable[[int], Any]) -> None:
     with pytest.raises(VALUE, match=r"got 2147483647, allowed 1 to \d+"):
         make(2**31 - 1)
@@ -415,9 +417,6 @@ def test_names_of_folders(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-traces = importlib.import_module("kvtrie.simulate")
-
-
 class BytesPath:
     def __fspath__(self) -> bytes:
         return b"somewhere"
@@ -425,13 +424,13 @@ class BytesPath:
 
 PATH_CALLS: dict[str, Callable[[Any], Any]] = {
     "disk": lambda path: make_cache(64, device="host", host_bytes="64KiB", fingerprint="w", disk=path),
-    "open": lambda path: kv.PrefixCache.open(path, kv.CausalCache(1, 1, 2, 64, device="host"), fingerprint="w"),
+    "open": lambda path: kv.PrefixCache.open(path, kv.caches.CausalCache(1, 1, 2, 64, device="host"), fingerprint="w"),
     "save": lambda path: make_cache(64, device="host", host_bytes="64KiB", fingerprint="w").save(path),
     "load": lambda path: kv.models.load(path),
-    "trace": lambda path: traces.read(path),
-    "mooncake": lambda path: traces.read_mooncake(path),
-    "tokens": lambda path: traces.read_tokens(path),
-    "written": lambda path: traces.write_tokens([], path),
+    "trace": lambda path: kv.replay.read(path),
+    "mooncake": lambda path: kv.replay.read_mooncake(path),
+    "tokens": lambda path: kv.replay.read_tokens(path),
+    "written": lambda path: kv.replay.write_tokens([], path),
 }
 
 

@@ -139,7 +139,7 @@ def test_routed_products_are_those_of_the_chosen_weights() -> None:
 def test_wrong_arguments_name_the_argument(call: Any, name: str) -> None:
     weight = kv.ops.pack(np.ones((4, 3), np.float32))
     pair = kv.ops.pack_pair(np.ones((4, 3), np.float32), np.ones((4, 3), np.float32))
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=name):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=name):
         call(weight, pair)
 
 

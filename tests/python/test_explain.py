@@ -167,7 +167,7 @@ def test_it_refuses_what_plan_refuses(tokens: Any) -> None:
         cache.plan(tokens)
     assert str(refused.value) == str(planned.value).replace("[plan]", "[explain]")
     cache.close()
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         cache.explain([1])
 
 

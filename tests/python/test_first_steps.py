@@ -35,7 +35,7 @@ def test_models_have_the_names_of_the_command_line(tmp_path: Path, monkeypatch: 
     assert kv.models.load("smollm2").fingerprint == kv.models.load(TINY).fingerprint
     assert default.choose("smollm2").path == str(TINY)
     (tmp_path / "tiny").mkdir()  # a path is before a name
-    with pytest.raises(kv.FormatError):
+    with pytest.raises(kv.errors.FormatError):
         kv.models.load("tiny")
 
 
@@ -44,9 +44,11 @@ def test_a_named_model_that_is_not_here_says_how_to_get_it(monkeypatch: pytest.M
     monkeypatch.setattr(default, "found", lambda: None)
     monkeypatch.setattr(default, "shipped", lambda: None)
     for call in (kv.models.load, kv.models.load_tokenizer, default.choose):
-        with pytest.raises(kv.ArgumentError, match=r"got 'smollm2', which is not on this machine, .*kvtrie download"):
+        with pytest.raises(
+            kv.errors.ArgumentError, match=r"got 'smollm2', which is not on this machine, .*kvtrie download"
+        ):
             call("smollm2")
-    with pytest.raises(kv.ArgumentError, match="got 'tiny', which is not on this machine"):
+    with pytest.raises(kv.errors.ArgumentError, match="got 'tiny', which is not on this machine"):
         kv.models.load("tiny")
 
 
@@ -89,9 +91,11 @@ def test_a_cache_with_a_tokenizer_shows_and_takes_text() -> None:
 
 def test_a_cache_without_one_says_so() -> None:
     with kv.PrefixCache([]) as cache:
-        with pytest.raises(kv.ArgumentTypeError, match="allowed integers, or a text where the cache has a tokenizer"):
+        with pytest.raises(
+            kv.errors.ArgumentTypeError, match="allowed integers, or a text where the cache has a tokenizer"
+        ):
             cache.explain("a text")
-        with pytest.raises(kv.ArgumentTypeError, match="tokenizer: got 5"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match="tokenizer: got 5"):
             kv.PrefixCache([], tokenizer=5)  # type: ignore[arg-type]
 
 

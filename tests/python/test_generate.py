@@ -132,7 +132,7 @@ def test_a_model_of_ones_own_needs_its_end_tokens_alone(network: Any, model: Any
 
     with cache.begin(PROMPT) as session:
         assert list(kv.generate(Wrapper(), session, max_tokens=4)) == greedy(network, PROMPT, 4)
-        with pytest.raises(kv.ArgumentError, match="tokenizer"):
+        with pytest.raises(kv.errors.ArgumentError, match="tokenizer"):
             kv.generate(Wrapper(), session, stop="text")
 
 
@@ -230,12 +230,16 @@ def test_long_streams_stay_exact(text_model: Any) -> None:
 @pytest.mark.parametrize("tokens", [3, None, "ab", [1.5], ["a"], [None], [[1]], [-1], [1 << 40]])
 def test_wrong_tokens_are_refused_by_name(text_model: Any, tokens: Any) -> None:
     tokenizer = text_model.tokenizer
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer.decode\] tokens: got .*allowed"):
+    with pytest.raises(
+        (kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=r"^\[tokenizer.decode\] tokens: got .*allowed"
+    ):
         tokenizer.decode(tokens)
     assert tokenizer.decode([1 << 20]) == ""  # a model may have more ids than its tokenizer
     stream = tokenizer.stream()
     for token in tokens if isinstance(tokens, list) else [None, "ab"]:
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer.stream\] tokens: got "):
+        with pytest.raises(
+            (kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=r"^\[tokenizer.stream\] tokens: got "
+        ):
             stream.feed(token)
     assert stream.finish() == ""
 
@@ -244,9 +248,9 @@ def test_wrong_tokens_are_refused_by_name(text_model: Any, tokens: Any) -> None:
 def test_wrong_texts_are_refused_by_name(text_model: Any, wrong: Any) -> None:
     tokenizer = text_model.tokenizer
     for call in (tokenizer.encode, tokenizer.token_id, tokenizer.special_id):
-        with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\..*got .*, allowed a str"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"^\[tokenizer\..*got .*, allowed a str"):
             call(wrong)
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer\] "):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=r"^\[tokenizer\] "):
         tokenizer.apply_chat_template(wrong)
 
 
@@ -268,7 +272,7 @@ def test_chat_templates_are_sandboxed(text_model: Any) -> None:
     refusing = kv.models.Tokenizer(raw, chat_template="{{ raise_exception('roles must alternate') }}")
     with pytest.raises(ValueError, match="roles must alternate"):
         refusing.apply_chat_template([])
-    with pytest.raises(kv.NotSupported, match="no chat template"):
+    with pytest.raises(kv.errors.NotSupportedError, match="no chat template"):
         kv.models.Tokenizer(raw).apply_chat_template([])
 
 

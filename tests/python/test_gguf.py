@@ -328,10 +328,10 @@ def test_split_files(tmp_path: Path) -> None:
     parts = sorted(tmp_path.glob("part-*.gguf"))
     assert len(parts) == 3
     assert kv.models.load(parts[0]).fingerprint == whole.fingerprint
-    with pytest.raises(kv.FormatError, match="allowed 1, or the first"):
+    with pytest.raises(kv.errors.FormatError, match="allowed 1, or the first"):
         kv.models.load(parts[1])
     parts[2].unlink()
-    with pytest.raises(kv.FormatError, match=r"part-00003-of-00003\.gguf: the file is missing"):
+    with pytest.raises(kv.errors.FormatError, match=r"part-00003-of-00003\.gguf: the file is missing"):
         kv.models.load(parts[0])
 
 

@@ -125,7 +125,7 @@ def test_hostile_headers(name: str, tmp_path: Path) -> None:
     data, message = HOSTILE[name]
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
-    with pytest.raises(kv.FormatError) as error:
+    with pytest.raises(kv.errors.FormatError) as error:
         kv.models.load(path)
     assert message in str(error.value) and str(error.value).startswith(f"[models.load] {path}: ")
 
@@ -137,7 +137,7 @@ def test_every_length_of_a_file(tmp_path: Path) -> None:
     begin = min(each.begin for each in read_gguf(tmp_path / "llama-gqa-tied.gguf").tensors.values())
     for length in [*range(0, begin, 7), *range(begin, len(whole), 4999), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(kv.FormatError, match=r"cut\.gguf"):
+        with pytest.raises(kv.errors.FormatError, match=r"cut\.gguf"):
             kv.models.load(path)
 
 
@@ -197,7 +197,7 @@ def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     path = write(*checkpoint("llama-gqa-tied"), tmp_path / "model.gguf")
     change, message = WRONG[name]
     rewrite(path, change)
-    with pytest.raises(kv.FormatError) as error:
+    with pytest.raises(kv.errors.FormatError) as error:
         kv.models.load(path)
     assert message in str(error.value) and str(path) in str(error.value)
 
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
 def test_a_decay_that_grows_is_refused(tmp_path: Path) -> None:
     path = write(*checkpoint("qwen3-5-dense"), tmp_path / "model.gguf")
     rewrite(path, lambda _, tensors: tensors.update({"blk.0.ssm_a": (np.ones(4, np.float32), Kind.F32)}))
-    with pytest.raises(kv.FormatError, match=r"blk\.0\.ssm_a: got a number that is not below 0"):
+    with pytest.raises(kv.errors.FormatError, match=r"blk\.0\.ssm_a: got a number that is not below 0"):
         kv.models.load(path)
 
 
@@ -213,7 +213,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     path = write(*checkpoint("llama-gqa-tied"), tmp_path / "model.gguf")
     parts = kv.models.gguf.read(path)
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(kv.FormatError, match="ended early"):
+    with pytest.raises(kv.errors.FormatError, match="ended early"):
         parts.sources["model.layers.1.mlp.up_proj.weight"].read()
 
 

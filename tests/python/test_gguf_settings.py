@@ -83,7 +83,7 @@ def test_unknown_keys_are_told_once_by_name(tmp_path: Path) -> None:
             values[key] = ([Type.UINT32], 1)
 
     rewrite(path, change)
-    with pytest.warns(kv.IgnoredWarning) as told:
+    with pytest.warns(kv.errors.IgnoredWarning) as told:
         assert kv.models.load(path).fingerprint == wanted
     assert len(told) == 1
     assert "nothing here knows of general.shoe_size, llama.attention.novelty, somebody.said" in str(told[0].message)
@@ -119,7 +119,7 @@ def test_factors_and_linear_scaling_are_applied_one_after_the_other(tmp_path: Pa
     keys = {"type": ("linear", Type.STRING), "factor": (4.0, Type.FLOAT32)}
     wanted = frequencies(tmp_path / "one.gguf", [4 * each for each in half])
     close(frequencies(tmp_path / "two.gguf", half, **keys), wanted, LOGITS)
-    with pytest.raises(kv.FormatError, match=r"rope\.scaling\.type: got 'yarn', allowed none or linear beside"):
+    with pytest.raises(kv.errors.FormatError, match=r"rope\.scaling\.type: got 'yarn', allowed none or linear beside"):
         frequencies(tmp_path / "three.gguf", half, **{**keys, "type": ("yarn", Type.STRING)})
 
 
@@ -129,7 +129,7 @@ def test_factors_of_other_architectures_are_refused(architecture: str, tmp_path:
     name, changes = BASES[architecture]
     path = write(*checkpoint(name, **changes), tmp_path / "model.gguf")
     rewrite(path, lambda _, tensors: tensors.update({"rope_freqs.weight": (np.ones(8, np.float32), Kind.F32)}))
-    with pytest.raises(kv.FormatError, match=r"no use for: rope_freqs\.weight"):
+    with pytest.raises(kv.errors.FormatError, match=r"no use for: rope_freqs\.weight"):
         kv.models.load(path)
 
 
@@ -148,7 +148,7 @@ def test_a_tensor_without_a_use_is_refused(architecture: str, tmp_path: Path) ->
     base = gguf_sweep.base(architecture)
     for extra in EXTRA:
         arrays = {**base.arrays, extra: np.ones(8, np.float32)}
-        with pytest.raises(kv.FormatError, match=re.escape(extra)):
+        with pytest.raises(kv.errors.FormatError, match=re.escape(extra)):
             kv.models.gguf.read(gguf_sweep.save(architecture, base.values, arrays, tmp_path / "model.gguf"))
 
 
@@ -161,7 +161,7 @@ def test_a_stored_block_is_no_less_than_a_layer(tmp_path: Path) -> None:
     ):
         path.write_bytes(base.read_bytes())
         change = {f"llama.{key}": ([Type.UINT32], value)}
-        with pytest.raises(kv.FormatError, match=message):
+        with pytest.raises(kv.errors.FormatError, match=message):
             kv.models.load(rewrite(path, lambda values, _, change=change: values.update(change)))
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_model_is_called_by_its_name(name: str, tmp_path: Path) -> No
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(kv.FormatError, match=message) as error:
+    with pytest.raises(kv.errors.FormatError, match=message) as error:
         kv.models.load(path)
     assert str(error.value).startswith(f"[models.load] {path}: ") and str(error.value).count("\n") == 0
 
@@ -220,7 +220,7 @@ def test_other_formats_are_called_by_their_names(name: str, tmp_path: Path) -> N
     data, message = OTHER_FORMATS[name]
     path = tmp_path / "file.gguf"
     path.write_bytes(data)
-    with pytest.raises(kv.FormatError, match=f"{message}.*, allowed one that begins with GGUF"):
+    with pytest.raises(kv.errors.FormatError, match=f"{message}.*, allowed one that begins with GGUF"):
         kv.models.load(path)
 
 
@@ -250,5 +250,5 @@ def test_parts_belong_together(name: str, tmp_path: Path) -> None:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-    with pytest.raises(kv.FormatError, match=message):
+    with pytest.raises(kv.errors.FormatError, match=message):
         kv.models.load(tmp_path / "part-00001-of-00003.gguf")

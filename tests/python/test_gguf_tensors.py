@@ -53,7 +53,7 @@ def test_one_more_tensor_is_refused(architecture: str, tmp_path: Path) -> None:
     others = [name for name in names() if name not in base.arrays and name not in used]
     assert len(others) > 1000
     for name in random.Random(1).sample(others, min(COUNT, len(others))):
-        with pytest.raises(kv.FormatError) as error:
+        with pytest.raises(kv.errors.FormatError) as error:
             read(architecture, {**base.arrays, name: np.ones((8, 8), np.float32)}, tmp_path / "model.gguf")
         said = str(error.value)
         assert name in said or _needs_another(name, said), f"{name}: {said}"
@@ -74,7 +74,7 @@ def test_a_file_without_one_of_its_tensors(architecture: str, tmp_path: Path) ->
     mine = [name for name in base.arrays if name != "output.weight"]
     for name in random.Random(2).sample(mine, min(COUNT // 2, len(mine))):
         arrays = {other: array for other, array in base.arrays.items() if other != name}
-        with pytest.raises(kv.FormatError) as error:
+        with pytest.raises(kv.errors.FormatError) as error:
             read(architecture, arrays, tmp_path / "model.gguf")
         assert name in str(error.value) or re.search(r"tensor 'blk\.\d+\.\S+' is missing", str(error.value)), name
 

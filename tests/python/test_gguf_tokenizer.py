@@ -333,6 +333,6 @@ def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     loaded(path, reference.get_vocab_size(), byte_level_keys("smollm", reference))
     change, message = WRONG[name]
     rewrite(path, lambda values, _: change(values))
-    with pytest.raises(kv.FormatError) as error:
+    with pytest.raises(kv.errors.FormatError) as error:
         kv.models.load(path)
     assert message in str(error.value) and str(path) in str(error.value)

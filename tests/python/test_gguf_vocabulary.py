@@ -81,7 +81,9 @@ def test_equal_texts_of_bytes(tmp_path: Path) -> None:
     size, words = plain.get_vocab_size(), (each for each in tokens_of(plain) if each.isascii() and each.isalpha())
     word = next(each for each in words if len(each) > 3 and len(plain.encode(each).ids) == 1)
     keys, tokens = byte_level([(word, 1), ("<|im_end|>", 1), ("<|mark|>", 1), ("<|mark|>", 4)])
-    with pytest.warns(kv.IgnoredWarning, match=rf"got 3 with the text of another, as {tokens.index(word)} and {size};"):
+    with pytest.warns(
+        kv.errors.IgnoredWarning, match=rf"got 3 with the text of another, as {tokens.index(word)} and {size};"
+    ):
         ours = loaded(tmp_path / "model.gguf", len(tokens), keys).tokenizer
     first, end = tokens.index(word), tokens.index("<|im_end|>")
     assert plain.encode(word).ids == [first] and ours.encode(word) == [size]
@@ -100,7 +102,7 @@ def test_equal_texts_of_bytes(tmp_path: Path) -> None:
 def test_equal_texts_of_pieces(tmp_path: Path) -> None:
     """Merges lead to the last one, with its score, and no merge is lost."""
     tokens, types = [*PIECES, "hello", "ll"], [*PIECE_TYPES, 1, 1]
-    with pytest.warns(kv.IgnoredWarning, match="got 2 with the text of another"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="got 2 with the text of another"):
         ours = loaded(tmp_path / "model.gguf", len(tokens), pieces(tokens, types, add_add_space_prefix=False)).tokenizer
     size = len(PIECES)
     assert ours.encode("hello", add_special_tokens=False) == [size]
@@ -113,7 +115,7 @@ def test_equal_texts_of_pieces(tmp_path: Path) -> None:
 def test_spaces_that_are_written_twice(tmp_path: Path) -> None:
     """Converters write a piece of spaces as spaces; the vocabulary may also have it as SentencePiece writes it."""
     tokens, types = [*PIECES, "\u2581\u2581", "  "], [*PIECE_TYPES, 1, 1]
-    with pytest.warns(kv.IgnoredWarning, match="got 1 with the text of another"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="got 1 with the text of another"):
         ours = loaded(tmp_path / "model.gguf", len(tokens), pieces(tokens, types, add_add_space_prefix=False)).tokenizer
     assert ours.encode("  ", add_special_tokens=False) == [len(PIECES) + 1]
     assert ours.decode([len(PIECES)]) == ours.decode([len(PIECES) + 1]) == "  "
@@ -122,7 +124,7 @@ def test_spaces_that_are_written_twice(tmp_path: Path) -> None:
 def test_what_twins_spell_is_known(tmp_path: Path) -> None:
     """Respelling and grammars see the text of each."""
     keys, tokens = byte_level([("a", 1), ("\u0120", 1)])
-    with pytest.warns(kv.IgnoredWarning):
+    with pytest.warns(kv.errors.IgnoredWarning):
         model = loaded(tmp_path / "model.gguf", len(tokens), keys)
     spelled = model.token_texts
     for text, first in (("a", tokens.index("a")), (" ", tokens.index("\u0120"))):
@@ -163,11 +165,11 @@ def test_no_token_has_the_role(kind: str, none: int, tmp_path: Path) -> None:
 def test_the_role_of_a_token_outside_is_refused(tmp_path: Path) -> None:
     """But of padding, which is in no text: that is told."""
     with pytest.warns(
-        kv.IgnoredWarning, match=rf"padding_token_id: got 9999, and there are {len(PIECES)} tokens: none has"
+        kv.errors.IgnoredWarning, match=rf"padding_token_id: got 9999, and there are {len(PIECES)} tokens: none has"
     ):
         model = loaded(tmp_path / "model.gguf", len(PIECES), pieces(add_pad_token_id=9999))
     assert "pad_token" not in model.tokenizer.special
-    with pytest.raises(kv.FormatError, match=r"eos_token_id: got 9999, allowed an integer from 0 to"):
+    with pytest.raises(kv.errors.FormatError, match=r"eos_token_id: got 9999, allowed an integer from 0 to"):
         loaded(tmp_path / "model.gguf", len(PIECES), pieces(add_eos_token_id=9999))
 
 
@@ -338,7 +340,7 @@ def stated(kind: str, path: Path, change: tuple[str, Typed | None] | None) -> An
 def tried(kind: str, path: Path, change: tuple[str, Typed]) -> tuple[Does | None, str]:
     """What the file does, or why it is refused."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kv.IgnoredWarning)
+        warnings.simplefilter("ignore", kv.errors.IgnoredWarning)
         try:
             return does(stated(kind, path, change)), ""
         except kv.Error as error:
@@ -393,7 +395,7 @@ UNCOMPOSED = ("qwen35",)
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of templates that one has under other names
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")  # of templates that one has under other names
 def test_published_vocabularies() -> None:
     """Texts and the ids that they have, for each vocabulary of a kind that is read here."""
     found = sorted(PUBLISHED.glob("*/vendor/llama.cpp/models/ggml-vocab-*.gguf"))

@@ -216,7 +216,7 @@ def test_embeddings_cannot_be_looked_up_again(cache: Any) -> None:
     with torch.no_grad(), cache.session() as past:
         model(inputs_embeds=embeds, cache=past)
         model.set_adapter("y")
-        with pytest.raises(kv.NotSupported, match="allowed a new session"):
+        with pytest.raises(kv.errors.NotSupportedError, match="allowed a new session"):
             model(hf.prompt(2), cache=past)
 
 
@@ -301,7 +301,7 @@ def test_other_tuners(kind: str) -> None:
 def test_prefix_tuning_has_a_cache_of_its_own() -> None:
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     model = peft.get_peft_model(copy.deepcopy(hf.tiny("llama")), config).eval()
-    with kv.hf.Cache(model, capacity=256) as cache, pytest.raises(kv.NotSupported, match="another cache"):
+    with kv.hf.Cache(model, capacity=256) as cache, pytest.raises(kv.errors.NotSupportedError, match="another cache"):
         logits(model, IDS, cache.session())
 
 

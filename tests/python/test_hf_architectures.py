@@ -94,5 +94,5 @@ def test_states_take_padding_in_and_are_not_kept() -> None:
 
 def test_layers_that_keep_something_else_are_refused() -> None:
     config = hf.transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=hf.VOCAB)
-    with pytest.raises(kv.NotSupported, match="a decoder only"):
+    with pytest.raises(kv.errors.NotSupportedError, match="a decoder only"):
         kv.hf.Cache(hf.transformers.T5ForConditionalGeneration(config))

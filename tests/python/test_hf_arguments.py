@@ -103,7 +103,7 @@ def call(run: Any, given: dict[str, Any], past: Any = None) -> dict[str, Any]:
     try:
         with torch.no_grad():
             output = run(**given) if past is None else run(cache=past, **given)
-    except kv.BusyError:
+    except kv.errors.BusyError:
         raise
     except Exception as error:
         return {"error": error}

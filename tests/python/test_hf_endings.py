@@ -135,7 +135,7 @@ def test_a_cache_that_is_closed_meanwhile() -> None:
         thread = threading.Thread(target=cache.close)
         thread.start()
         thread.join(PATIENCE)
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             cache.session()
         assert "forward" not in model.get_decoder().__dict__
         assert model.config._attn_implementation == "sdpa"
@@ -149,7 +149,7 @@ def test_one_call_at_a_time(cache: Any) -> None:
         def again(*args: Any) -> None:
             try:
                 past.crop(0)
-            except kv.BusyError as error:
+            except kv.errors.BusyError as error:
                 seen.append(error)
 
         hook = cache.model.get_decoder().layers[-1].register_forward_pre_hook(again)
@@ -157,7 +157,7 @@ def test_one_call_at_a_time(cache: Any) -> None:
         hook.remove()
         past.close()
         assert seen
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             logits(cache.model, hf.prompt(4), past)
 
 
@@ -205,7 +205,7 @@ def test_a_row_that_is_overtaken_stays_within_its_pass(first: int) -> None:
     """However often others publish what a row is about to write: its steps end where the pass that it computed ends."""
     from kvtrie.hf.row import Row
 
-    with kv.PrefixCache([kv.CausalCache([0], 1, 4, 64, dtype="float32", device="host")], host_bytes=0) as cache:
+    with kv.PrefixCache([kv.caches.CausalCache([0], 1, 4, 64, dtype="float32", device="host")], host_bytes=0) as cache:
         rows = np.ones((1, 1, 4), np.float32)
 
         def publish() -> Iterator[None]:
@@ -296,14 +296,14 @@ def test_a_copy_of_the_model_is_another_model() -> None:
             for parameter in twin.parameters():
                 parameter.mul_(0.5)
         assert bounds.difference(logits(twin, ids), logits(model, ids)) > 0.01
-        with cache.session() as past, pytest.raises(kv.ArgumentError, match="another model"):
+        with cache.session() as past, pytest.raises(kv.errors.ArgumentError, match="another model"):
             logits(twin, ids, past)
 
 
 def test_gradients_need_the_copy() -> None:
     model = hf.tiny("llama")
     with kv.hf.Cache(model, capacity=256, form="cells") as cache, cache.session() as past:
-        with pytest.raises(kv.NotSupported, match="no_grad"):
+        with pytest.raises(kv.errors.NotSupportedError, match="no_grad"):
             model(hf.prompt(4), cache=past)
         assert past.columns == 0
         logits(model, hf.prompt(4), past)
@@ -320,27 +320,27 @@ def test_wrong_arguments_are_named() -> None:
         ({"memory": "1KiB"}, "memory"),
         ({"memory": 0}, "memory"),
     ):
-        with pytest.raises(kv.ArgumentError, match=rf"\[hf.Cache\] {name}: got"):
+        with pytest.raises(kv.errors.ArgumentError, match=rf"\[hf.Cache\] {name}: got"):
             kv.hf.Cache(model, **options)
     for wrong in (None, object(), torch.nn.Linear(2, 2)):
-        with pytest.raises(kv.ArgumentTypeError, match=r"\[hf.Cache\] model: got"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"\[hf.Cache\] model: got"):
             kv.hf.Cache(wrong)
     with kv.hf.Cache(model, capacity=64) as cache:
         for ids in ([], [[]], torch.ones(2, 2, 2, dtype=torch.long), torch.ones(4)):
-            with pytest.raises(kv.ArgumentError, match=r"\[hf.session\] input_ids"):
+            with pytest.raises(kv.errors.ArgumentError, match=r"\[hf.session\] input_ids"):
                 cache.session(ids)
         right = torch.tensor([[1, 1, 1, 0]])
-        with pytest.raises(kv.ArgumentError, match=r"\[hf.session\] attention_mask"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"\[hf.session\] attention_mask"):
             cache.session(hf.prompt(4), right)
         with cache.session() as past:
             logits(model, hf.prompt(4, rows=2), past)
-            with pytest.raises(kv.ArgumentError, match=r"\[hf\] input_ids: got 3 rows"):
+            with pytest.raises(kv.errors.ArgumentError, match=r"\[hf\] input_ids: got 3 rows"):
                 logits(model, hf.prompt(4, rows=3), past)
     assert "forward" not in model.get_decoder().__dict__
 
 
 def test_models_with_states_and_cells() -> None:
-    with pytest.raises(kv.NotSupported, match="'copy'"):
+    with pytest.raises(kv.errors.NotSupportedError, match="'copy'"):
         kv.hf.Cache(hf.tiny("lfm2"), form="cells")
 
 
@@ -352,7 +352,7 @@ import kvtrie as kv
 assert "torch" not in sys.modules
 try:
     kv.hf.Cache
-except kv.NotSupported as error:
+except kv.errors.NotSupportedError as error:
     print(error)
 """
     ended = run_python("-c", program)
@@ -366,15 +366,15 @@ def test_caches_and_sessions_are_no_values() -> None:
         first = logits(hf.tiny("llama"), ids, past)
         for made in (cache, past):
             for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-                with pytest.raises(kv.ArgumentTypeError, match=r"\[pickle\] object"):
+                with pytest.raises(kv.errors.ArgumentTypeError, match=r"\[pickle\] object"):
                     pickle.dumps(made, protocol)
-            with pytest.raises(kv.ArgumentTypeError, match="ran already"):
+            with pytest.raises(kv.errors.ArgumentTypeError, match="ran already"):
                 made.__init__(cache, "a")
-            with pytest.raises(kv.ArgumentTypeError, match="__class__"):
+            with pytest.raises(kv.errors.ArgumentTypeError, match="__class__"):
                 made.__class__ = kv.Batcher
-            with pytest.raises(kv.ArgumentTypeError, match="did not run"):
+            with pytest.raises(kv.errors.ArgumentTypeError, match="did not run"):
                 type(made).__new__(type(made)).close()
-        with pytest.raises(kv.ArgumentTypeError, match=r"\[pickle\] object"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"\[pickle\] object"):
             copy.copy(cache)
         twin = copy.copy(past)
         assert (twin.columns, past.columns) == (6, 6)

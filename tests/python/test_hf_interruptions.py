@@ -238,6 +238,6 @@ def calls_of(cache: Any, past: Any) -> list[Any]:
 def refused(call: Any) -> bool:
     try:
         call()
-    except kv.NotSupported as error:
+    except kv.errors.NotSupportedError as error:
         return "forked" in str(error)
     return False

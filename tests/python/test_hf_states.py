@@ -163,7 +163,7 @@ def test_frequencies_that_follow_the_length(kind: str) -> None:
 def test_heads_that_answer_from_one_row_are_refused() -> None:
     config = hf.tiny("llama").config
     for kind in (transformers.LlamaForSequenceClassification, transformers.LlamaForTokenClassification):
-        with pytest.raises(kv.NotSupported, match=kind.__name__):
+        with pytest.raises(kv.errors.NotSupportedError, match=kind.__name__):
             kv.hf.Cache(kind(config))
 
 

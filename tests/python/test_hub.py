@@ -64,11 +64,11 @@ def test_a_folder_of_gguf_files(tmp_path: Path) -> None:
     file = write(*checkpoint("llama-gqa-tied"), tmp_path / "a.gguf")
     assert kv.models.load(tmp_path).fingerprint == kv.models.load(file).fingerprint
     write(*checkpoint("llama-gqa-tied"), tmp_path / "b.gguf")
-    with pytest.raises(kv.FormatError, match=r"got 2 GGUF files, allowed the path of one: a\.gguf, b\.gguf"):
+    with pytest.raises(kv.errors.FormatError, match=r"got 2 GGUF files, allowed the path of one: a\.gguf, b\.gguf"):
         kv.models.load(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/file.gguf", "no-such-folder", "a/b/c"])
 def test_what_is_nowhere(path: str) -> None:
-    with pytest.raises(kv.FormatError, match="allowed a checkpoint folder, a GGUF file or organisation/model"):
+    with pytest.raises(kv.errors.FormatError, match="allowed a checkpoint folder, a GGUF file or organisation/model"):
         kv.models.load(path)

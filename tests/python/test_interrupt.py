@@ -36,7 +36,7 @@ def test_a_step_is_measured_until_the_device_is_done() -> None:
     """
     code = (
         "import interrupt_worker as w, kvtrie as kv, numpy as np, time\n"
-        "cache = kv.PrefixCache(kv.CausalCache(w.LAYERS, 1, 4, 64 * w.ROWS, dtype='float32'))\n"
+        "cache = kv.PrefixCache(kv.caches.CausalCache(w.LAYERS, 1, 4, 64 * w.ROWS, dtype='float32'))\n"
         "model = w.HeavyModel(1)\n"
         "w.seconds_of_a_step(model, cache, 1)\n"
         "session = cache.begin(np.arange(16 * w.ROWS))\n"

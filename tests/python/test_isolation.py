@@ -205,7 +205,7 @@ def test_files_under_the_names_of_another_namespace(kind: str, tmp_path: Path) -
 
 
 def test_rows_that_were_not_put_cannot_be_read(place: Any) -> None:
-    layers = kv.CausalCache([0, 1], 1, 4, 40, dtype="float32", device=place)
+    layers = kv.caches.CausalCache([0, 1], 1, 4, 40, dtype="float32", device=place)
     cache = kv.PrefixCache(layers, growth=0)
     rows = np.ones((40, 1, 4), np.float32)
     with cache.begin(list(range(40)), "a") as session:

@@ -95,12 +95,12 @@ def test_rewinding_goes_to_points_only() -> None:
         points = [0, 16, 32, 48, 59, 60]
         assert [length for length in range(61) if session.can_rewind(length)] == points
         for length in (1, 15, 17, 31, 47, 50, 58):
-            with pytest.raises(kv.NotRestorable) as refused:
+            with pytest.raises(kv.errors.NotRestorableError) as refused:
                 session.rewind(length)
             assert refused.value.nearest == max(point for point in points if point <= length)
             assert session.length == 60
         for wrong in (-1, 61):
-            with pytest.raises(kv.NotRestorable):
+            with pytest.raises(kv.errors.NotRestorableError):
                 session.rewind(wrong)
         for length in (59, 48, 32, 16, 0):
             session.rewind(length)
@@ -116,7 +116,7 @@ def test_rewinding_goes_to_points_only() -> None:
 @pytest.mark.parametrize("memory", [16, 24])
 def test_rewinding_in_a_window(memory: int) -> None:
     """What the tree still holds can be gone back to, also where the session itself let go."""
-    caches = [kv.CausalCache([0, 1], 1, 4, 256, dtype="float32", device="host", window=16, memory=memory)]
+    caches = [kv.caches.CausalCache([0, 1], 1, 4, 256, dtype="float32", device="host", window=16, memory=memory)]
     model, cache = KindsModel(caches), kv.PrefixCache(caches, host_bytes=0)
     text = words(1, 60)
     with cache.begin(text) as session:
@@ -138,7 +138,7 @@ def test_rewinding_in_a_window(memory: int) -> None:
         assert reachable == [*range(61)] if memory > 60 else reachable[-1] == 60
         low = 60 - (memory - 16)
         assert set(range(low, 61)) <= set(reachable)
-        with pytest.raises(kv.NotRestorable) as refused:
+        with pytest.raises(kv.errors.NotRestorableError) as refused:
             session.rewind(30)
         assert session.can_rewind(refused.value.nearest)
         assert refused.value.nearest <= 30
@@ -289,11 +289,11 @@ def test_kinds_alone(kind: str) -> None:
 def test_layers_that_are_not_contiguous_and_widths_that_differ() -> None:
     """K wider than V, V wider than K, V of no width at all, and one half of a recurrent state alone."""
     caches = [
-        kv.CausalCache([8, 1], 2, 8, 256, v_head_dim=4, dtype="float32", device="host"),
-        kv.CausalCache([3], 1, 4, 256, v_head_dim=0, dtype="float32", device="host", window=16),
-        kv.CausalCache([0, 9], 3, 4, 256, v_head_dim=12, dtype="float32", device="host", chunk=16),
-        kv.RecurrentCache([6], 3, 4, 0, 0, 0, 32, device="host"),
-        kv.RecurrentCache([2, 5], 0, 0, 2, 3, 4, 32, device="host"),
+        kv.caches.CausalCache([8, 1], 2, 8, 256, v_head_dim=4, dtype="float32", device="host"),
+        kv.caches.CausalCache([3], 1, 4, 256, v_head_dim=0, dtype="float32", device="host", window=16),
+        kv.caches.CausalCache([0, 9], 3, 4, 256, v_head_dim=12, dtype="float32", device="host", chunk=16),
+        kv.caches.RecurrentCache([6], 3, 4, 0, 0, 0, 32, device="host"),
+        kv.caches.RecurrentCache([2, 5], 0, 0, 2, 3, 4, 32, device="host"),
     ]
     model = KindsModel(caches)
     cache = kv.PrefixCache(caches, host_bytes="4MiB", checkpoint_every=16)
@@ -335,8 +335,8 @@ def test_around_the_window(kind: str, offset: int) -> None:
 def test_a_step_names_the_states_that_are_there() -> None:
     """None for the half that a recurrent cache has not."""
     caches = [
-        kv.RecurrentCache([0], 3, 4, 0, 0, 0, 8, device="host"),
-        kv.RecurrentCache([1], 0, 0, 2, 3, 4, 8, device="host"),
+        kv.caches.RecurrentCache([0], 3, 4, 0, 0, 0, 8, device="host"),
+        kv.caches.RecurrentCache([1], 0, 0, 2, 3, 4, 8, device="host"),
     ]
     with kv.PrefixCache(caches).begin([1, 2, 3]) as session:
         step = session.decode()
@@ -353,7 +353,7 @@ def test_a_failing_model_leaves_no_point_and_no_slot() -> None:
         step = next(session.prefill())
         count = len(step.boundaries()[0]) + 1
         assert count == 8
-        with pytest.raises(kv.ArgumentError):
+        with pytest.raises(kv.errors.ArgumentError):
             step.put_states(5, np.zeros((count - 1, 3, 4), np.float32), np.zeros((count - 1, 2, 2, 3), np.float32))
         step.put_states(5, np.zeros((count, 3, 4), np.float32), np.zeros((count, 2, 2, 3), np.float32))
         assert session.length == 0

@@ -74,7 +74,7 @@ def test_a_tensor_without_a_copy_is_no_leak_when_it_is_refused() -> None:
     array = tracked((3,))
     before = sys.getrefcount(array)
     for _ in range(3):
-        with pytest.raises(kv.NotSupported):
+        with pytest.raises(kv.errors.NotSupportedError):
             kv.tensor(array, "float16", copy=False)
     gc.collect()
     assert sys.getrefcount(array) == before
@@ -151,7 +151,7 @@ def test_a_clock_is_let_go_with_its_cache() -> None:
 
 
 def test_snapshots_outlive_their_cache() -> None:
-    cache = kv.CausalCache(1, KV_HEADS, DIM, 8, device="host")
+    cache = kv.caches.CausalCache(1, KV_HEADS, DIM, 8, device="host")
     cache.start_forward([0, 1], [0, 0])
     cache.put(0, np.ones((2, KV_HEADS, DIM)), np.ones((2, KV_HEADS, DIM)))
     snapshot = cache.snapshot(0)
@@ -183,7 +183,7 @@ def test_device_memory_does_not_outlive_its_owner(device: Any) -> None:
 PREAMBLE = """
 import numpy as np
 import kvtrie as kv
-layers = kv.CausalCache(1, 1, 8, 64)
+layers = kv.caches.CausalCache(1, 1, 8, 64)
 cache = kv.PrefixCache(layers, host_bytes="1MiB", clock=lambda: 0.0)
 session = cache.begin(list(range(20)))
 rows = np.ones((20, 1, 8), np.float32)
@@ -254,7 +254,7 @@ child = os.fork()
 if child == 0:
     try:
         out.numpy()
-    except kv.NotSupported as error:
+    except kv.errors.NotSupportedError as error:
         print("refused" if "fork" in str(error) else error, flush=True)
     os._exit(0)
 os.waitpid(child, 0)

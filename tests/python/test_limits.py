@@ -53,7 +53,7 @@ def test_refused_caps_change_nothing(model: CodingModel) -> None:
         for step in session.prefill():
             model(step)
         before = state_of(cache)
-        with pytest.raises(kv.CacheFull) as info:
+        with pytest.raises(kv.errors.CacheFullError) as info:
             cache.set_limits(held_cells=[19], host_bytes=1)
         assert (info.value.needed, info.value.held_live) == (45, 20)
         assert state_of(cache) == before
@@ -69,7 +69,7 @@ def test_caps_that_make_no_sense(model: CodingModel) -> None:
         with pytest.raises(kv.Error):
             cache.set_limits(**wrong)
     for none in ({"host_bytes": 1}, {"disk_bytes": 1}):
-        with pytest.raises(kv.NotSupported, match="there is no"):
+        with pytest.raises(kv.errors.NotSupportedError, match="there is no"):
             cache.set_limits(**none)
     with pytest.raises(TypeError):
         cache.set_limits(held_cells="many")
@@ -106,7 +106,7 @@ def test_random_caps_under_random_work(kind: str, tmp_path: Path) -> None:
         text = words(dice.randrange(8), 40 + dice.randrange(60))
         try:
             run(cache, text, model, dice.choice("ab"))
-        except kv.CacheFull:
+        except kv.errors.CacheFullError:
             cache.set_limits(held_cells=0, held_slots=0)
         if turn % 3:
             continue
@@ -118,7 +118,7 @@ def test_random_caps_under_random_work(kind: str, tmp_path: Path) -> None:
                 disk_bytes=dice.choice([None, 0, "10KiB", "1MiB"]),
             )
             changed += 1
-        except kv.CacheFull:
+        except kv.errors.CacheFullError:
             pass
         now = cache.stats()
         assert all(each["held_cells"] <= each["limit_cells"] for each in now["caches"])

@@ -141,7 +141,7 @@ def test_too_few_slots_are_refused_and_nothing_changes() -> None:
     held = cache.stats()
     step = sessions[1].decode()
     sessions[0].append(6)
-    with pytest.raises(kv.CacheFull) as info:
+    with pytest.raises(kv.errors.CacheFullError) as info:
         sessions[0].decode()
     assert (info.value.needed, info.value.free) == (1, 0)
     assert sessions[0].length == 21

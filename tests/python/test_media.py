@@ -81,13 +81,13 @@ def test_what_is_no_whole_item_is_refused() -> None:
         ([unknown, 5], r"tokens\[0\]: got -2147483648"),
     ):
         for call in (cache.begin, cache.plan):
-            with pytest.raises(kv.ArgumentError, match=text):
+            with pytest.raises(kv.errors.ArgumentError, match=text):
                 call(wrong)
     assert state_of(cache) == before
     with cache.begin([1, 2, 3]) as session:
-        with pytest.raises(kv.ArgumentError, match="got 4 of its tokens"):
+        with pytest.raises(kv.errors.ArgumentError, match="got 4 of its tokens"):
             session.append(picture[:4])
-        with pytest.raises(kv.ArgumentError, match=r"tokens\[1\]"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"tokens\[1\]"):
             session.append([4, unknown])
         assert session.recorded == 3
         session.append(picture)
@@ -99,7 +99,7 @@ def test_what_is_no_whole_item_is_refused() -> None:
 @pytest.mark.parametrize("spans", [[(3, 3)], [(5, 4)], [(-1, 4)], [(0, 21)], [(20, 21)]])
 def test_spans_outside_the_prompt_are_refused(spans: Any) -> None:
     cache, _ = make("dense", 64)
-    with pytest.raises(kv.ArgumentError, match="atomic"):
+    with pytest.raises(kv.errors.ArgumentError, match="atomic"):
         cache.begin(words(1, 20), atomic=spans)
     assert cache.stats()["sessions"] == 0
 
@@ -107,7 +107,7 @@ def test_spans_outside_the_prompt_are_refused(spans: Any) -> None:
 @pytest.mark.parametrize("spans", [5, "ab", [(1,)], [(1, 2, 3)], [("a", "b")], [(1.5, 3)], [3]])
 def test_spans_of_wrong_types_are_refused(spans: Any) -> None:
     cache, _ = make("dense", 64)
-    with pytest.raises((kv.ArgumentTypeError, kv.ArgumentError), match="atomic"):
+    with pytest.raises((kv.errors.ArgumentTypeError, kv.errors.ArgumentError), match="atomic"):
         cache.begin(words(1, 20), atomic=spans)
     assert cache.stats()["sessions"] == 0
 
@@ -196,7 +196,7 @@ def test_a_stray_minus_one_is_no_item() -> None:
     """Ids are far from the numbers that programs use for "none", whatever items there are."""
     assert int(kv.media("any", 1)[0]) < -(2**30)
     cache, _ = make("dense", **SMALL)
-    with pytest.raises(kv.ArgumentError, match=r"tokens\[1\]: got -1"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"tokens\[1\]: got -1"):
         cache.begin([1, -1])
 
 
@@ -273,7 +273,7 @@ def test_rewinding_into_a_span_is_refused(kind: str) -> None:
         compute(session, model)
         for length in (21, 25, 29):
             assert not session.can_rewind(length)
-            with pytest.raises(kv.NotRestorable) as refused:
+            with pytest.raises(kv.errors.NotRestorableError) as refused:
                 session.rewind(length)
             assert refused.value.nearest <= 20
             assert session.can_rewind(refused.value.nearest)
@@ -298,7 +298,7 @@ def test_a_recorded_image_is_not_cut_either() -> None:
         compute(session, model)
         session.append(image("later", 6))
         assert [length for length in range(17) if not session.can_rewind(length)] == [*range(11, 16)]
-        with pytest.raises(kv.NotRestorable) as refused:
+        with pytest.raises(kv.errors.NotRestorableError) as refused:
             session.rewind(13)
         assert refused.value.nearest == 10
         session.rewind(10)
@@ -348,7 +348,7 @@ def test_a_pool_too_small_for_the_rest_of_an_image_changes_nothing() -> None:
             for _ in range(3):
                 model(next(steps))
             assert session.length == 20
-            with pytest.raises(kv.CacheFull):
+            with pytest.raises(kv.errors.CacheFullError):
                 next(steps)
             assert session.length == 20
     assert cache.check() == []

@@ -163,7 +163,7 @@ def test_config_is_frozen_and_complete() -> None:
     with pytest.raises(AttributeError):
         model.config.hidden_size = 1
     assert not model.has_tokenizer
-    with pytest.raises(kv.NotSupported, match="tokenizer"):
+    with pytest.raises(kv.errors.NotSupportedError, match="tokenizer"):
         model.tokenizer  # noqa: B018
 
 
@@ -214,5 +214,5 @@ def test_dynamic_scaling_ends_where_k_would_depend_on_length() -> None:
         for step in session.prefill():
             model(step)
         session.append(1)
-        with pytest.raises(kv.NotSupported, match="dynamic"):
+        with pytest.raises(kv.errors.NotSupportedError, match="dynamic"):
             model(session.decode())

@@ -67,7 +67,7 @@ def test_damaged_checkpoint_is_a_format_error(name: str, tmp_path: Path) -> None
     kv.models.load(tmp_path)
     damage, message = DAMAGES[name]
     damage(tmp_path)
-    with pytest.raises(kv.FormatError) as error:
+    with pytest.raises(kv.errors.FormatError) as error:
         kv.models.load(tmp_path)
     assert message in str(error.value)
 
@@ -93,7 +93,7 @@ STRANGE: list[Any] = [
 KEYS = [*random_llama(3)[0], "rope_scaling", "rope_parameters", "layer_types", "quantization_config", "eos_token_id"]
 
 
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize("key", KEYS)
 def test_strange_values_never_escape_as_other_errors(key: str) -> None:
     """Whatever stands in a configuration: it is refused with an error of kvtrie, or the model loads."""
@@ -105,7 +105,7 @@ def test_strange_values_never_escape_as_other_errors(key: str) -> None:
             assert str(error).startswith("[models")  # noqa: PT017 (not every value is refused)
 
 
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize("key", ["rope_type", "factor", "low_freq_factor", "original_max_position_embeddings"])
 def test_strange_scalings_never_escape_as_other_errors(key: str) -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -135,7 +135,7 @@ def shard_outside(folder: Path) -> None:
 def test_damaged_shards_are_format_errors(damage: Damage, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, *random_llama(3), shards=3)
     damage(tmp_path)
-    with pytest.raises(kv.FormatError, match="model-00002-of-00003"):
+    with pytest.raises(kv.errors.FormatError, match="model-00002-of-00003"):
         kv.models.load(tmp_path)
 
 
@@ -155,13 +155,13 @@ UNSUPPORTED = [
 def test_unsupported_features_are_refused_by_name(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, *random_llama(3))
     edit_config(**changes)(tmp_path)
-    with pytest.raises(kv.NotSupported, match=named):
+    with pytest.raises(kv.errors.NotSupportedError, match=named):
         kv.models.load(tmp_path)
 
 
 def test_wrong_arguments() -> None:
     config, weights = random_llama(4)
-    with pytest.raises(kv.FormatError, match="allowed a checkpoint folder"):
+    with pytest.raises(kv.errors.FormatError, match="allowed a checkpoint folder"):
         kv.models.load("/nonexistent/folder")
     with pytest.raises(TypeError, match="path"):
         kv.models.load(7)

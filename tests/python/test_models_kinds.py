@@ -197,7 +197,7 @@ def test_fused_experts_are_the_same_model(name: str) -> None:
         weights = fuse(weights, f"model.layers.{layer}.mlp.experts", config["num_experts"])
     assert kv.models.from_weights(config, weights).fingerprint == separate.fingerprint
     narrow = f"model.layers.{separate.config.expert_layers[0]}.mlp.experts.down_proj"
-    with pytest.raises(kv.FormatError, match=narrow):
+    with pytest.raises(kv.errors.FormatError, match=narrow):
         kv.models.from_weights(config, {**weights, narrow: weights[narrow][:, :, 1:]})
 
 

@@ -47,14 +47,14 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "changes", "named"), UNSUPPORTED)
 def test_unsupported_features_are_refused_by_name(name: str, changes: dict[str, Any], named: str) -> None:
     config, weights = parts_of(name)
-    with pytest.raises(kv.NotSupported, match=named):
+    with pytest.raises(kv.errors.NotSupportedError, match=named):
         kv.models.from_weights({**config, **changes}, weights)
 
 
 def test_packed_weights_of_a_larger_model_are_refused_by_name() -> None:
     config, weights = parts_of(GEMMA)
     whole = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": config}
-    with pytest.raises(kv.NotSupported, match="compressed-tensors"):
+    with pytest.raises(kv.errors.NotSupportedError, match="compressed-tensors"):
         kv.models.from_weights({**whole, "quantization_config": {"quant_method": "compressed-tensors"}}, weights)
 
 
@@ -69,7 +69,7 @@ def test_packed_tensors_are_refused_even_without_a_word_in_the_configuration(pac
     weights[f"model.layers.1.{packed}"] = np.zeros((32, 12), np.uint8)
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(kv.NotSupported, match=f"model.layers.1.{packed}"):
+    with pytest.raises(kv.errors.NotSupportedError, match=f"model.layers.1.{packed}"):
         kv.models.load(tmp_path)
 
 
@@ -102,7 +102,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "changes", "named"), WRONG)
 def test_impossible_values_are_format_errors(name: str, changes: dict[str, Any], named: str) -> None:
     config, weights = parts_of(name)
-    with pytest.raises(kv.FormatError) as error:
+    with pytest.raises(kv.errors.FormatError) as error:
         kv.models.from_weights({**config, **changes}, weights)
     assert named in str(error.value)
 
@@ -111,7 +111,7 @@ def test_impossible_values_are_format_errors(name: str, changes: dict[str, Any],
 def test_every_missing_tensor_is_named(name: str) -> None:
     config, weights = parts_of(name)
     for missing in weights:
-        with pytest.raises(kv.FormatError) as error:
+        with pytest.raises(kv.errors.FormatError) as error:
             kv.models.from_weights(config, {key: value for key, value in weights.items() if key != missing})
         assert f"{missing}'" in str(error.value)
 
@@ -120,18 +120,18 @@ def test_every_missing_tensor_is_named(name: str) -> None:
 def test_every_tensor_of_another_shape_is_named(name: str) -> None:
     config, weights = parts_of(name)
     for changed, value in weights.items():
-        with pytest.raises(kv.FormatError) as error:
+        with pytest.raises(kv.errors.FormatError) as error:
             kv.models.from_weights(config, {**weights, changed: np.concatenate([value, value])})
         assert f"{changed}: got shape" in str(error.value)
 
 
 def test_a_tensor_too_many_is_named() -> None:
     config, weights = parts_of(DENSE_HYBRID)
-    with pytest.raises(kv.FormatError, match=r"model\.layers\.0\.mlp\.experts\.gate_up_proj"):
+    with pytest.raises(kv.errors.FormatError, match=r"model\.layers\.0\.mlp\.experts\.gate_up_proj"):
         kv.models.from_weights(config, {**weights, "model.layers.0.mlp.experts.gate_up_proj": np.zeros((2, 3))})
 
 
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize(
     "name", [GEMMA, *(pytest.param(name, marks=pytest.mark.ci) for name in (HYBRID, "qwen3-5-experts", LLAMA))]
 )

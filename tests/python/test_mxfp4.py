@@ -57,7 +57,9 @@ def test_products_have_the_smallest_and_the_largest_scales(scale: int) -> None:
 @pytest.mark.parametrize("scale", [0, LEAST - 1, MOST + 1, 254])
 def test_a_scale_that_no_float16_holds_is_refused(scale: int) -> None:
     blocks = random_blocks(2, 1, least=scale, most=scale)
-    with pytest.raises(kv.ArgumentError, match=re.escape(f"cannot hold w: got an MXFP4 scale of 2^{scale - 127}, ")):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=re.escape(f"cannot hold w: got an MXFP4 scale of 2^{scale - 127}, ")
+    ):
         mxfp4.as_q5_0(blocks, "w")
     blocks[:, 1:] = 0x80  # zero, and minus zero
     assert not gguf.quants.dequantize(mxfp4.as_q5_0(blocks, "w"), gguf.GGMLQuantizationType.Q5_0).any()
@@ -149,13 +151,15 @@ def test_blocks_that_do_not_fit_are_refused(published: Path, name: str, scales: 
     arrays[f"model.layers.0.mlp.experts.{name}"] = scales
     arrays = {key: values for key, values in arrays.items() if values is not None}
     raw = json.loads((published / "config.json").read_text())
-    with pytest.raises(kv.FormatError, match=re.escape(message)):
+    with pytest.raises(kv.errors.FormatError, match=re.escape(message)):
         kv.models.from_weights(raw, arrays)
 
 
 def test_another_method_is_refused_by_name() -> None:
     raw = {**CASE.file(), "quantization_config": {"quant_method": "gptq"}}
-    with pytest.raises(kv.NotSupported, match=r"quantization_config: .* got quant_method 'gptq', allowed mxfp4, "):
+    with pytest.raises(
+        kv.errors.NotSupportedError, match=r"quantization_config: .* got quant_method 'gptq', allowed mxfp4, "
+    ):
         kv.models.GptOss.parse_config(raw)
 
 

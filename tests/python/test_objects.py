@@ -76,7 +76,7 @@ def test_objects_in_another_interpreter(group: str) -> None:
 
 def test_no_other_module_shares_the_base_of_the_core() -> None:
     """What was changed in it is nobody else's (python/bindings/base_class.h)."""
-    heirs = kv.PrefixTrie.__base__.__subclasses__()
+    heirs = kv.trie.PrefixTrie.__base__.__subclasses__()
     assert {each.__module__.partition(".")[0] for each in heirs} == {"kvtrie"}
 
 
@@ -86,9 +86,9 @@ def test_a_model_is_whole_and_its_copy_shares_its_weights() -> None:
     for function in (copy.deepcopy, *(lambda x, n=n: pickle.dumps(x, n) for n in range(6))):
         with pytest.raises(TypeError):
             function(model)
-    with pytest.raises(kv.ArgumentTypeError, match="did not run"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="did not run"):
         type(model).__new__(type(model)).embed([1])
-    with pytest.raises(kv.ArgumentTypeError, match="ran already"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="ran already"):
         model.__init__(model.config, {})
     answers = []
     for each in (model, copy.copy(model)):
@@ -104,7 +104,7 @@ def test_an_heir_of_callers_is_made_once_as_well() -> None:
             self.mine = seed
 
     mine = Mine(3)
-    with pytest.raises(kv.ArgumentTypeError, match=r"__init__\] self: got an object whose __init__ ran already"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"__init__\] self: got an object whose __init__ ran already"):
         mine.__init__(4)  # type: ignore[misc]
     assert (mine.mine, mine.sampling.seed) == (3, 3)
     assert isinstance(mine, Whole)
@@ -112,10 +112,10 @@ def test_an_heir_of_callers_is_made_once_as_well() -> None:
 
 def test_an_init_that_failed_may_run_again() -> None:
     sampler = kv.Sampler.__new__(kv.Sampler)
-    with pytest.raises(kv.ArgumentTypeError, match="sampling"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="sampling"):
         sampler.__init__(3)  # type: ignore[misc, arg-type]
     assert not hasattr(sampler, "sampling")
-    with pytest.raises(kv.ArgumentTypeError, match="did not run, or failed"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="did not run, or failed"):
         sampler.sampling  # noqa: B018
     sampler.__init__(kv.Sampling())  # type: ignore[misc]
     assert sampler.sampling == kv.Sampling()
@@ -135,11 +135,11 @@ def test_an_error_in_a_property_is_not_taken_for_a_missing_attribute() -> None:
 def test_an_init_inside_of_itself_is_refused() -> None:
     """Conversions of arguments run code of callers; pybind11 would keep one of the two contents."""
     said: list[str] = []
-    made = kv.CausalCache.__new__(kv.CausalCache)
+    made = kv.caches.CausalCache.__new__(kv.caches.CausalCache)
 
     class Again:
         def __index__(self) -> int:
-            with pytest.raises(kv.ArgumentTypeError) as error:
+            with pytest.raises(kv.errors.ArgumentTypeError) as error:
                 made.__init__([0], 1, 4, 8, dtype="float32", device="host")  # type: ignore[misc]
             said.append(str(error.value))
             return 2
@@ -184,18 +184,18 @@ import os
 import kvtrie as kv
 from fakes import make_cache
 
-caches = kv.CausalCache([0], 1, 4, 8, dtype="float32", device="host")
+caches = kv.caches.CausalCache([0], 1, 4, 8, dtype="float32", device="host")
 {before}
 child = os.fork()
 if child == 0:
     cache = make_cache(8, device="host")
     cache.begin([1, 2]).close()
     said = []
-    for call in (lambda: kv.PrefixCache([caches]), lambda: kv.HybridCache(caches), {asked}):
+    for call in (lambda: kv.PrefixCache([caches]), lambda: kv.caches.HybridCache(caches), {asked}):
         try:
             call()
             said.append("done")
-        except kv.NotSupported as error:
+        except kv.errors.NotSupportedError as error:
             said.append("forked" if "forked" in str(error) else str(error))
     print(said, flush=True)
     os._exit(0)

@@ -76,7 +76,7 @@ def test_clamp() -> None:
     close(kv.ops.clamp(x, -1.0, 2.0, 0.5, 0.25), np.clip(0.5 * x, -1, 2) + 0.25)
     close(kv.ops.clamp(x, low=0.0), np.maximum(x, 0))
     np.testing.assert_array_equal(np.isnan(kv.ops.clamp(np.float32([np.nan, 1.0]), -1.0, 1.0)), [True, False])
-    with pytest.raises(kv.ArgumentError, match=r"\[ops.clamp\] low: got 2, allowed numbers up to high \(1\)"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[ops.clamp\] low: got 2, allowed numbers up to high \(1\)"):
         kv.ops.clamp(x, 2.0, 1.0)
 
 
@@ -165,7 +165,9 @@ def test_embedding() -> None:
         [kv.ops.pack(kv.tensor(table[:3])), kv.ops.pack(kv.tensor(table[3:]))],
     ):
         same(kv.ops.embedding(parts, ids), table[ids])
-        with pytest.raises(kv.ArgumentError, match=rf"ids\[0\]: got {len(table)}, allowed 0 to {len(table) - 1}"):
+        with pytest.raises(
+            kv.errors.ArgumentError, match=rf"ids\[0\]: got {len(table)}, allowed 0 to {len(table) - 1}"
+        ):
             kv.ops.embedding(parts, [len(table)])
 
 
@@ -349,5 +351,5 @@ def test_sample_takes_parameters_of_each_row() -> None:
     ],
 )
 def test_wrong_arguments_name_the_argument(call: Any, name: str) -> None:
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=rf"\b{name}|{name}"):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=rf"\b{name}|{name}"):
         call()

@@ -111,7 +111,7 @@ def test_going_on_after_page_out_and_page_in_is_bit_equal(model: Any, texts: lis
 def test_bytes_come_back_as_they_went(dtype: str, cut: int) -> None:
     random = np.random.default_rng(SEED + 3)
     layers, heads, dim, count = 3, 2, 24, 200
-    cache = kv.PrefixCache(kv.CausalCache(range(layers), heads, dim, 512, dtype=dtype), host_bytes="64MiB")
+    cache = kv.PrefixCache(kv.caches.CausalCache(range(layers), heads, dim, 512, dtype=dtype), host_bytes="64MiB")
     tokens = np.arange(count, dtype=np.int32)
     shape = (count, heads, dim)
     rows = {(layer, part): random.standard_normal(shape).astype(dtype) for layer in range(layers) for part in "kv"}

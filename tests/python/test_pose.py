@@ -94,7 +94,7 @@ def test_weights_larger_than_a_buffer_are_split(kind: str, dtypes: str, device: 
 
 def test_a_pose_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVTRIE_POSE", "gpu tiny")
-    with pytest.raises(kv.ArgumentError, match=r"\[KVTRIE_POSE\] word: got \"tiny\", allowed gpu, "):
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[KVTRIE_POSE\] word: got \"tiny\", allowed gpu, "):
         kv.devices()
 
 

@@ -120,7 +120,7 @@ def test_a_driver_that_ends_it_elsewhere_is_refused_by_name(probing: Any, tmp_pa
         f"_probe._write(json.loads(told)['journal'], 'started'); {start}({'1' if 'exit' in start else ''})"
     )
     for _ in range(2):
-        with pytest.raises(kv.DeviceError, match=r"^\[Device\] driver: got .* which ends the process") as caught:
+        with pytest.raises(kv.errors.DeviceError, match=r"^\[Device\] driver: got .* which ends the process") as caught:
             probing(at_opening)
         assert how in str(caught.value)
     assert [verdict["unusable"] for verdict in verdicts(tmp_path)] == [[]]
@@ -131,7 +131,7 @@ def test_a_driver_that_ends_it_over_and_over_is_refused(
     probing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_probe, "MOST", 3)
-    with pytest.raises(kv.DeviceError, match="signal 6; Unexpected intrinsic in kernel 3"):
+    with pytest.raises(kv.errors.DeviceError, match="signal 6; Unexpected intrinsic in kernel 3"):
         probing(DEADLY.replace("KERNELS", "[f'kernel {i}' for i in range(9)]"))
 
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_shared_is_refused(context: Any, queue: Any) -> None:
         (lambda: kv.tensor([1.0], device="host").cl_mem, "host memory"),
     ]
     for call, text in refused:
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError)) as raised:
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError)) as raised:
             call()
         assert text in str(raised.value)
 

@@ -148,23 +148,25 @@ def test_the_ends_of_the_range() -> None:
 def test_what_q8_0_cannot_hold_is_refused(value: float, message: str) -> None:
     w = weight(70, 45)
     w[69, 44] = value
-    with pytest.raises(kv.ArgumentError, match=message):
+    with pytest.raises(kv.errors.ArgumentError, match=message):
         kv.ops.pack(w, dtype="q8_0")
-    with pytest.raises(kv.ArgumentError, match=message.replace("w:", "up:", 1)):
+    with pytest.raises(kv.errors.ArgumentError, match=message.replace("w:", "up:", 1)):
         kv.ops.pack_pair(weight(70, 45), w, dtype="q8_0")
 
 
 def test_other_dtypes_are_refused() -> None:
     w = weight(8, 8)
-    with pytest.raises(kv.ArgumentError, match="dtype: got q3_0, allowed float32, float16, bfloat16, q8_0, q4_0"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match="dtype: got q3_0, allowed float32, float16, bfloat16, q8_0, q4_0"
+    ):
         kv.ops.pack(w, dtype="q3_0")
-    with pytest.raises(kv.ArgumentError, match=r"dtype: got q4_0 for float32 .*, allowed float32 or q8_0"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"dtype: got q4_0 for float32 .*, allowed float32 or q8_0"):
         kv.ops.pack(w, dtype="q4_0")
-    with pytest.raises(kv.ArgumentError, match=r"dtype: got float16 for float32 .*, allowed float32 or q8_0"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"dtype: got float16 for float32 .*, allowed float32 or q8_0"):
         kv.ops.pack(w, dtype="float16")
-    with pytest.raises(kv.ArgumentTypeError, match=r"dtype: got .q8_0."):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"dtype: got .q8_0."):
         kv.tensor(w, "q8_0")
-    with pytest.raises(kv.ArgumentError, match="clblast"):
+    with pytest.raises(kv.errors.ArgumentError, match="clblast"):
         kv.ops.matmul(w, kv.ops.pack(w, "q8_0"), backend="clblast")
 
 
@@ -316,10 +318,14 @@ def test_steps_after_the_caches_are_made_compile_nothing(device: Any) -> None:
 def test_weights_that_do_not_fit_are_named() -> None:
     config, weights = random_llama(7)
     broken = {**weights, "model.layers.1.mlp.down_proj.weight": weights["model.layers.1.mlp.down_proj.weight"] * np.nan}
-    with pytest.raises(kv.ArgumentError, match=r"dtype 'q8_0' cannot hold model.layers.1.mlp.down_proj: .*got a NaN"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=r"dtype 'q8_0' cannot hold model.layers.1.mlp.down_proj: .*got a NaN"
+    ):
         kv.models.from_weights(config, broken, dtype="q8_0")
     large = {**weights, "model.embed_tokens.weight": weights["model.embed_tokens.weight"] + np.float32(1e6)}
-    with pytest.raises(kv.ArgumentError, match=r"'q8_0' cannot hold model.embed_tokens.weight: got .value. up to 1e"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=r"'q8_0' cannot hold model.embed_tokens.weight: got .value. up to 1e"
+    ):
         kv.models.from_weights(config, large, dtype="q8_0")
-    with pytest.raises(kv.ArgumentError, match="allowed float32, float16, q8_0, q5_1"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed float32, float16, q8_0, q5_1"):
         kv.models.from_weights(config, weights, dtype="q3_0")

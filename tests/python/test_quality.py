@@ -94,7 +94,7 @@ def tiny() -> Any:
     return kv.quality(TINY, dtypes=["stored", "float16", "q8_0", "q4_0"], context=128, windows=2)
 
 
-def test_every_pair_of_formats_beside_the_reference(tiny: kv.Quality) -> None:
+def test_every_pair_of_formats_beside_the_reference(tiny: kv.results.Quality) -> None:
     reference = tiny.reference
     assert (reference.dtype, reference.kv_dtype) == ("float16", "float32")  # as the file has them
     pairs = [(each.dtype, each.kv_dtype) for each in tiny.formats]
@@ -119,20 +119,20 @@ def test_a_loaded_model_is_compared_in_its_own_weights() -> None:
     assert done == [(1, 2), (2, 2)]
 
 
-def test_the_table_and_the_plot(tiny: kv.Quality, tmp_path: Path) -> None:
+def test_the_table_and_the_plot(tiny: kv.results.Quality, tmp_path: Path) -> None:
     header, *lines = str(tiny).splitlines()
     assert header.split()[:2] == ["weights", "K"] and lines[0].split()[:4] == ["float16", "float32", "-", "-"]
     assert [line.split()[:2] for line in lines[1:6]] == [[each.dtype, each.kv_dtype] for each in tiny.formats]
     assert "2 windows of 128 tokens" in str(tiny)
     tiny.plot(tmp_path / "found.svg")
     assert "<svg" in (tmp_path / "found.svg").read_text()
-    with pytest.raises(kv.ArgumentError, match=r"plot: got .*found\.unknown"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"plot: got .*found\.unknown"):
         tiny.plot(tmp_path / "found.unknown")
 
 
-def test_a_plot_without_matplotlib(tiny: kv.Quality, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_without_matplotlib(tiny: kv.results.Quality, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(kv.NotSupported, match="pip install matplotlib"):
+    with pytest.raises(kv.errors.NotSupportedError, match="pip install matplotlib"):
         tiny.plot(tmp_path / "found.svg")
 
 
@@ -181,12 +181,12 @@ def test_what_is_refused() -> None:
         ({"kv_dtypes": []}, r"kv_dtypes: got 0 names"),
         ({"kv_dtypes": ["q3"]}, r"kv_dtypes: got 'q3', allowed float32, float16"),
     ):
-        with pytest.raises(kv.ArgumentError, match=said):
+        with pytest.raises(kv.errors.ArgumentError, match=said):
             kv.quality(model, **{"text": text, "context": CONTEXT, **arguments})
     for wrong in ({"model": 5}, {"kv_dtypes": "float16"}, {"kv_dtypes": [3]}, {"progress": 1}):
-        with pytest.raises(kv.ArgumentTypeError, match=next(iter(wrong))):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=next(iter(wrong))):
             kv.quality(**{"model": model, "text": text, "context": CONTEXT, **wrong})
-    with pytest.raises(kv.ArgumentError, match="q3_0"):
+    with pytest.raises(kv.errors.ArgumentError, match="q3_0"):
         kv.quality(TINY, text, dtypes=["q3_0"], context=CONTEXT)
 
 
@@ -207,7 +207,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, shown = run(*options, "--json", "--kv-dtype", "float16")
     found = json.loads(shown)
     assert code == 0 and [each["kv_dtype"] for each in found["formats"]] == ["float16"]
-    assert set(found) == {field.name for field in dataclasses.fields(kv.Quality)}
+    assert set(found) == {field.name for field in dataclasses.fields(kv.results.Quality)}
     assert run("tiny", str(tmp_path / "none"))[0] == 1
     assert "[quality] TEXT: got" in capsys.readouterr().err
 

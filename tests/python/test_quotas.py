@@ -50,7 +50,7 @@ def test_live_state_counts_and_is_refused_by_name(model: CodingModel) -> None:
             model(step)
         other = cache.begin(prompt(3), "a")
         before = state_of(cache)
-        with pytest.raises(kv.CacheFull, match="quota of namespace 'a' is 20") as info:
+        with pytest.raises(kv.errors.CacheFullError, match="quota of namespace 'a' is 20") as info:
             next(iter(other.prefill()))
         assert (info.value.needed, info.value.free, info.value.freeable, info.value.held_live) == (10, 2, 0, 18)
         assert state_of(cache) == before
@@ -102,7 +102,7 @@ def test_others_cannot_take_what_is_within_a_floor(model: CodingModel, policy: s
 def test_room_of_a_floor_is_kept_free(model: CodingModel) -> None:
     cache = make_cache(64, growth=0, quotas={"a": {"least": {"cells": 30}}})
     session = cache.begin(prompt(0, 40), "b")
-    with pytest.raises(kv.CacheFull, match="floors of other namespaces") as info:
+    with pytest.raises(kv.errors.CacheFullError, match="floors of other namespaces") as info:
         next(iter(session.prefill()))
     assert (info.value.needed, info.value.free) == (40, 34)
     assert cache.plan(prompt(0), "b").matched == 0
@@ -124,7 +124,7 @@ def test_a_floor_makes_its_room_at_once_or_is_refused(model: CodingModel) -> Non
         for step in session.prefill():
             model(step)
         before = state_of(cache)
-        with pytest.raises(kv.CacheFull):
+        with pytest.raises(kv.errors.CacheFullError):
             cache.set_quota("a", least=0.5)
         assert state_of(cache) == before
         assert cache.usage("a")["cells"][0] == {"used": 0, "most": None, "least": 0}
@@ -140,19 +140,19 @@ def test_a_lower_most_evicts_at_once_or_is_refused(model: CodingModel) -> None:
     assert held(cache, "a") == 25
     with cache.begin(prompt(3), "a"):
         before = state_of(cache)
-        with pytest.raises(kv.CacheFull, match="'a' is 8"):
+        with pytest.raises(kv.errors.CacheFullError, match="'a' is 8"):
             cache.set_quota("a", most={"cells": 8})
         assert state_of(cache) == before and cache.usage("a")["cells"][0]["most"] == 25
 
 
 def test_floors_and_limits_come_to_no_more_than_there_is(model: CodingModel) -> None:
     cache = make_cache(64, quotas={"a": {"least": 0.5}})
-    with pytest.raises(kv.ArgumentError, match="floors of other namespaces have 32 of 64"):
+    with pytest.raises(kv.errors.ArgumentError, match="floors of other namespaces have 32 of 64"):
         cache.set_quota("b", least=0.75)
-    with pytest.raises(kv.ArgumentError, match="promised to namespaces"):
+    with pytest.raises(kv.errors.ArgumentError, match="promised to namespaces"):
         cache.set_limits(held_cells=20)
     cache.set_limits(held_cells=32)
-    with pytest.raises(kv.CacheFull):
+    with pytest.raises(kv.errors.CacheFullError):
         run(cache, prompt(0), model, "b")
     run(cache, prompt(0), model, "a")
 
@@ -176,7 +176,7 @@ def test_wrong_arguments_are_named() -> None:
     assert cache.usage("a")["cells"][0] == {"used": 0, "most": None, "least": 0}
     plain = make_cache(64)
     for call in (plain.set_quota, plain.remove_quota, plain.usage):
-        with pytest.raises(kv.NotSupported, match="make it with quotas"):
+        with pytest.raises(kv.errors.NotSupportedError, match="make it with quotas"):
             call("a")
 
 

@@ -219,15 +219,15 @@ def test_errors_are_raised_unless_a_column_is_asked_for() -> None:
     """What the stages do to a table, in this process."""
     pyarrow = pytest.importorskip("pyarrow")
     prompts = Prompts("ray.generate", "prompt", None, {}, ("generated",), keeps_errors=False)
-    with pytest.raises(kv.ArgumentError, match="0 tokens"):
+    with pytest.raises(kv.errors.ArgumentError, match="0 tokens"):
         encode(pyarrow.table({"prompt": [[1, 2], []]}), prompts)
-    with pytest.raises(kv.ArgumentError, match="tokenizer"):
+    with pytest.raises(kv.errors.ArgumentError, match="tokenizer"):
         encode(pyarrow.table({"prompt": ["a text"]}), prompts)
-    with pytest.raises(kv.ArgumentError, match="generated"):
+    with pytest.raises(kv.errors.ArgumentError, match="generated"):
         encode(pyarrow.table({"prompt": [[1]], "generated": [1]}), prompts)
-    with pytest.raises(kv.ArgumentError, match="allowed question"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed question"):
         encode(pyarrow.table({"question": [[1]]}), prompts)
-    with answering(ray_models.naming) as worker, pytest.raises(kv.ArgumentError, match="cells"):
+    with answering(ray_models.naming) as worker, pytest.raises(kv.errors.ArgumentError, match="cells"):
         worker(encode(pyarrow.table({"prompt": [[1, 2], [*range(1, 1000)]]}), prompts))
     assert worker.cache.closed
 
@@ -312,11 +312,11 @@ def test_ctrl_c_ends_a_batch_and_the_next_one_runs() -> None:
 )
 def test_wrong_arguments_are_refused_before_anything_runs(wrong: Any, named: str) -> None:
     options = {"model": ray_models.blank, **wrong}
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=named):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=named):
         kv.ray.generate(None, options.pop("model"), **options)
 
 
 def test_without_ray_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['ray'] = None\nimport kvtrie as kv\nkv.ray.generate(None, 'm')"
     result = run_python("-c", program)
-    assert result.returncode != 0 and "NotSupported: [ray] needs ray: pip install 'kvtrie[ray]'" in result.stderr
+    assert result.returncode != 0 and "NotSupportedError: [ray] needs ray: pip install 'kvtrie[ray]'" in result.stderr

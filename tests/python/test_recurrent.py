@@ -17,7 +17,7 @@ SLOT_BYTES = len(LAYERS) * (TAIL * CHANNELS + V_HEADS * V_DIM * K_DIM) * 4
 
 
 def make(place: Any, capacity: int = 16, **options: Any) -> Any:
-    return kv.RecurrentCache(LAYERS, TAIL, CHANNELS, V_HEADS, V_DIM, K_DIM, capacity, device=place, **options)
+    return kv.caches.RecurrentCache(LAYERS, TAIL, CHANNELS, V_HEADS, V_DIM, K_DIM, capacity, device=place, **options)
 
 
 def start(cache: Any, *sequences: tuple[int, int], padding: int = 0) -> None:
@@ -129,7 +129,7 @@ def test_states_put_by_the_model(place: Any) -> None:
         _, states = kv.ops.gated_delta(
             both.q, both.k, both.v * scale, both.g, both.beta, np.asarray(states), starts, cache.boundaries()
         )
-        with pytest.raises(kv.ArgumentError, match="allowed \\[4, 3, 20\\]"):
+        with pytest.raises(kv.errors.ArgumentError, match="allowed \\[4, 3, 20\\]"):
             cache.put_states(layer, np.asarray(tails)[1:], np.asarray(states))
         cache.put_states(layer, np.asarray(tails), np.asarray(states))
     snapshots = cache.take_snapshots(0)
@@ -198,14 +198,14 @@ def test_copies_and_removals(place: Any) -> None:
     append(cache, 0, rows)
     cache.copy_prefix(0, 1, 5)
     assert cache.free_slots == 15
-    with pytest.raises(kv.NotRestorable) as refused:
+    with pytest.raises(kv.errors.NotRestorableError) as refused:
         cache.copy_prefix(0, 2, 3)
     assert refused.value.nearest == 0
-    with pytest.raises(kv.NotSupported):
+    with pytest.raises(kv.errors.NotSupportedError):
         cache.remove(0, 1, 3)
-    with pytest.raises(kv.NotRestorable):
+    with pytest.raises(kv.errors.NotRestorableError):
         cache.remove(0, 3)
-    with pytest.raises(kv.ArgumentError):
+    with pytest.raises(kv.errors.ArgumentError):
         cache.remove(0, 6)
     cache.remove(0, 0)
     assert (cache.length(0), cache.length(1)) == (0, 5)
@@ -216,12 +216,12 @@ def test_a_step_that_does_not_fit(place: Any) -> None:
     cache = make(place, capacity=3)
     append(cache, 0, Rows(2, 12))
     cache.prepare_snapshots(0, [3, 4])
-    with pytest.raises(kv.CacheFull):
+    with pytest.raises(kv.errors.CacheFullError):
         start(cache, (0, 3))
     assert (cache.free_slots, cache.length(0), cache.check()) == (2, 2, [])
     start(cache, (0, 1))  # 3 is its end: no more than one slot
     cache.take_snapshots(0)
-    with pytest.raises(kv.CacheFull):
+    with pytest.raises(kv.errors.CacheFullError):
         cache.start_forward([0, 0, 0], [1, 2, 3], reserve=True)
     start(cache, (0, 3))
     compute(cache, Rows(3, 13))
@@ -232,7 +232,7 @@ def test_a_schedule_drops_the_open_step(place: Any) -> None:
     cache = make(place)
     start(cache, (0, 4))
     cache.prepare_snapshots(0, [2])
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         cache.states(2)
     append(cache, 0, Rows(4, 16))
     assert cache.take_snapshots(0)[0].end == 2
@@ -240,35 +240,35 @@ def test_a_schedule_drops_the_open_step(place: Any) -> None:
 
 def test_wrong_calls_are_refused(place: Any) -> None:
     cache, other = make(place), make(place)
-    with pytest.raises(kv.ArgumentError, match="no forward was started"):
+    with pytest.raises(kv.errors.ArgumentError, match="no forward was started"):
         cache.states(2)
     start(cache, (0, 2))
     rows = Rows(2, 14)
-    with pytest.raises(kv.ArgumentError, match="layer: got 3"):
+    with pytest.raises(kv.errors.ArgumentError, match="layer: got 3"):
         cache.conv(3, rows.x, rows.weight)
-    with pytest.raises(kv.ArgumentError, match="x: got shape"):
+    with pytest.raises(kv.errors.ArgumentError, match="x: got shape"):
         cache.conv(2, rows.x[:1], rows.weight)
     cache.conv(2, rows.x, rows.weight)
-    with pytest.raises(kv.ArgumentError, match="written in this forward already"):
+    with pytest.raises(kv.errors.ArgumentError, match="written in this forward already"):
         cache.conv(2, rows.x, rows.weight)
     append(other, 0, rows)
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         other.states(2)
-    with pytest.raises(kv.ArgumentError, match="another cache"):
+    with pytest.raises(kv.errors.ArgumentError, match="another cache"):
         cache.restore(0, other.snapshot(0), 2)
-    with pytest.raises(kv.ArgumentTypeError, match="RecurrentSnapshot"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="RecurrentSnapshot"):
         cache.restore(0, 5, 2)
-    with pytest.raises(kv.ArgumentError, match="once"):
-        kv.RecurrentCache([1, 1], TAIL, CHANNELS, 0, 0, 0, 4, device=place)
-    with pytest.raises(kv.ArgumentError, match="conv_dim"):
-        kv.RecurrentCache(2, TAIL, 0, 0, 0, 0, 4, device=place)
-    with pytest.raises(kv.ArgumentTypeError, match="dtype"):
+    with pytest.raises(kv.errors.ArgumentError, match="once"):
+        kv.caches.RecurrentCache([1, 1], TAIL, CHANNELS, 0, 0, 0, 4, device=place)
+    with pytest.raises(kv.errors.ArgumentError, match="conv_dim"):
+        kv.caches.RecurrentCache(2, TAIL, 0, 0, 0, 0, 4, device=place)
+    with pytest.raises(kv.errors.ArgumentTypeError, match="dtype"):
         make(place, dtype="bfloat16")
 
 
 def test_one_kind_of_state(place: Any) -> None:
     rows = Rows(3, 15)
-    cache = kv.RecurrentCache(1, TAIL, CHANNELS, 0, 0, 0, 4, device=place)
+    cache = kv.caches.RecurrentCache(1, TAIL, CHANNELS, 0, 0, 0, 4, device=place)
     start(cache, (0, 3))
     cache.conv(0, rows.x, rows.weight)
     assert cache.length(0) == 3
@@ -276,5 +276,5 @@ def test_one_kind_of_state(place: Any) -> None:
     conv, delta = cache.states(0)
     assert delta is None
     close(conv, rows.conv_reference()[1][-1:])
-    with pytest.raises(kv.NotSupported):
+    with pytest.raises(kv.errors.NotSupportedError):
         cache.gated_delta(0, rows.q[:1], rows.k[:1], rows.v[:1], rows.g[:1], rows.beta[:1])

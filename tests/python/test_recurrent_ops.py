@@ -92,18 +92,18 @@ def test_half_precision_states_and_narrow_kernels() -> None:
 )
 def test_wrong_segments_are_refused(arguments: dict[str, Any], words: str) -> None:
     rows = Rows(4, 1)
-    with pytest.raises(kv.ArgumentError) as refused:
+    with pytest.raises(kv.errors.ArgumentError) as refused:
         kv.ops.causal_conv1d(rows.x, rows.weight, **arguments)
     assert words in str(refused.value)
     if "states" not in arguments:
-        with pytest.raises(kv.ArgumentError):
+        with pytest.raises(kv.errors.ArgumentError):
             kv.ops.gated_delta(rows.q, rows.k, rows.v, rows.g, rows.beta, **arguments)
 
 
 def test_wrong_types_are_refused() -> None:
     rows = Rows(4, 1)
-    with pytest.raises(kv.ArgumentTypeError, match="boundaries"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="boundaries"):
         kv.ops.causal_conv1d(rows.x, rows.weight, None, [0, 4], 3)  # type: ignore[arg-type]
     half = kv.tensor(np.zeros((1, V_HEADS, V_DIM, K_DIM), np.float16))
-    with pytest.raises(kv.ArgumentTypeError, match="states"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="states"):
         kv.ops.gated_delta(rows.q, rows.k, rows.v, rows.g, rows.beta, half)

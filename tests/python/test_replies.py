@@ -95,14 +95,14 @@ def test_stop_texts_are_trimmed_and_added_to_the_end_tokens(model: Any) -> None:
     tokenizer = model.tokenizer
     script = [*tokenizer.encode("one STOP two", add_special_tokens=False), model.end_tokens[0]]
 
-    def play(stop: Any, tokens: list[int] = script) -> kv.Reply:
+    def play(stop: Any, tokens: list[int] = script) -> kv.Generation[str]:
         rest = iter(tokens)
 
         def write(_tokens: Any, row: Any) -> None:
             row[:] = -np.inf
             row[next(rest)] = 0
 
-        reply: kv.Reply = model.complete("x", max_tokens=len(tokens), stop=stop, logits_processors=write)
+        reply: kv.Generation[str] = model.complete("x", max_tokens=len(tokens), stop=stop, logits_processors=write)
         str(reply)
         return reply
 
@@ -178,18 +178,18 @@ def test_generate_takes_prompts(model: Any) -> None:
     assert list(kv.generate(model, np.array(ids), 5, ignore_eos=True)) == wanted
     assert model.prefix_cache.stats()["sessions"] == 0
     for wrong in (None, 5, object(), {1, 2}):
-        with pytest.raises(kv.ArgumentTypeError, match="allowed a session, a text"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match="allowed a session, a text"):
             kv.generate(model, wrong)  # type: ignore[arg-type]
     without = kv.models.from_weights(*random_llama(SEED))
-    with pytest.raises(kv.NotSupported, match="tokenizer"):
+    with pytest.raises(kv.errors.NotSupportedError, match="tokenizer"):
         kv.generate(without, "hello")
-    with pytest.raises(kv.NotSupported, match="tokenizer"):
+    with pytest.raises(kv.errors.NotSupportedError, match="tokenizer"):
         without.chat(HELLO)
     model.prefix_cache.close()
 
 
 def test_unknown_parameters_are_named(model: Any) -> None:
-    with pytest.raises(kv.ArgumentTypeError, match="temprature"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="temprature"):
         model.chat(HELLO, temprature=1.0)
 
 
@@ -204,7 +204,7 @@ def test_logprobs_of_a_reply(model: Any) -> None:
 def test_tools_that_a_template_ignores_are_told_once(model: Any, tmp_path: Path) -> None:
     raw = model.tokenizer.raw
     deaf = kv.models.Tokenizer(raw, chat_template="{{ messages[0].content }}")
-    with pytest.warns(kv.IgnoredWarning, match="tools"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="tools"):
         deaf.apply_chat_template(HELLO, tools=[{"name": "f"}])
     hearing = kv.models.Tokenizer(raw, chat_template="{{ messages[0].content }}{{ tools[0].name }}")
     with warnings.catch_warnings():

@@ -61,14 +61,14 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Any, str]] = {
 }
 
 
-def tokenizer_of(name: str) -> tuple[Tokenizer, kv.TokenTexts]:
+def tokenizer_of(name: str) -> tuple[Tokenizer, kv.trie.TokenTexts]:
     tokenizer = Tokenizer(FAMILIES[name][0]())
     made = token_texts_of(tokenizer)
     assert made is not None
     return tokenizer, made
 
 
-def cut_anyhow(text: bytes, made: kv.TokenTexts, dice: random.Random) -> list[int]:
+def cut_anyhow(text: bytes, made: kv.trie.TokenTexts, dice: random.Random) -> list[int]:
     """Tokens that spell the text, chosen at random among all that do."""
     by_bytes: dict[bytes, list[int]] = {}
     for token in range(len(made)):
@@ -149,7 +149,7 @@ def test_a_special_token_is_not_its_letters() -> None:
 
 
 def test_a_text_that_ends_within_a_token_is_not_cut() -> None:
-    made = kv.TokenTexts([b"a", b"b", b"ab", b"c"])
+    made = kv.trie.TokenTexts([b"a", b"b", b"ab", b"c"])
     cache, model = make_cache(), CodingModel()
     with cache.begin([0, 1, 3]) as session:
         compute(session, model)
@@ -162,7 +162,7 @@ def test_a_text_that_ends_within_a_token_is_not_cut() -> None:
 
 
 def test_images_end_it() -> None:
-    made = kv.TokenTexts([b"a", b"b", b"ab"])
+    made = kv.trie.TokenTexts([b"a", b"b", b"ab"])
     cache = make_cache()
     picture = [int(token) for token in kv.media("a picture", 3)]
     assert list(cache.respell([2, *picture, 0], made)) == [2, *picture, 0]
@@ -170,10 +170,10 @@ def test_images_end_it() -> None:
 
 @pytest.mark.parametrize("wrong", [None, "ab", [1], ["a"], [b"a", None]])
 def test_texts_are_bytes(wrong: Any) -> None:
-    with pytest.raises(kv.ArgumentTypeError, match="TokenTexts"):
-        kv.TokenTexts(wrong)
+    with pytest.raises(kv.errors.ArgumentTypeError, match="TokenTexts"):
+        kv.trie.TokenTexts(wrong)
     cache = make_cache()
-    with pytest.raises(kv.ArgumentTypeError, match="texts"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="texts"):
         cache.respell([1], wrong)
 
 

@@ -50,7 +50,7 @@ def test_with_a_host_tier_state_moves_instead_of_going(place: Any, model: Coding
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bytes_come_back_as_they_were(dtype: str, device: Any) -> None:
-    layers = kv.CausalCache(1, 2, 8, 200, v_head_dim=4, dtype=dtype)
+    layers = kv.caches.CausalCache(1, 2, 8, 200, v_head_dim=4, dtype=dtype)
     cache = kv.PrefixCache(layers, host_bytes="1MiB")
     random = np.random.default_rng(3)
     k, v = (random.standard_normal((150, 2, dim)).astype(np.float32) for dim in (8, 4))
@@ -101,7 +101,7 @@ def test_freeing_a_number_of_bytes(model: CodingModel) -> None:
     assert cache.evict(nbytes=1) == 6 * BYTES_PER_TOKEN  # a device token, and what stood on it
     before = (cache.stats(), spans_of(cache))
     for free in (cache.page_out, cache.evict):
-        with pytest.raises(kv.CacheFull) as info:
+        with pytest.raises(kv.errors.CacheFullError) as info:
             free(nbytes="1GiB")
         assert info.value.needed == 2**30
         assert info.value.freeable < 2**30
@@ -114,9 +114,9 @@ def test_no_host_tier(model: CodingModel) -> None:
         cache = make_cache(host_bytes=none)
         run(cache, A, model)
         assert (cache.host_bytes, cache.stats()["host_cap_bytes"]) == (0, 0)
-        with pytest.raises(kv.NotSupported, match="host tier"):
+        with pytest.raises(kv.errors.NotSupportedError, match="host tier"):
             cache.page_out(A)
-        with pytest.raises(kv.NotSupported, match="host tier"):
+        with pytest.raises(kv.errors.NotSupportedError, match="host tier"):
             cache.page_out(nbytes=1)
         run(cache, range(1000, 1060), model)
         assert cache.stats()["host_bytes"] == 0
@@ -175,13 +175,13 @@ def test_live_sessions_are_never_evicted(model: CodingModel) -> None:
     with cache.begin(A) as session:
         compute(session, model)
         other = cache.begin(range(1000, 1030))
-        with pytest.raises(kv.CacheFull) as info:
+        with pytest.raises(kv.errors.CacheFullError) as info:
             compute(other, model)
         assert info.value.needed >= 30
         assert info.value.held_live >= 40
         other.close()
         assert session.length == 40
-        with pytest.raises(kv.CacheFull):
+        with pytest.raises(kv.errors.CacheFullError):
             cache.evict(nbytes=1)
         session.append(1)
         model(session.decode())

@@ -32,7 +32,7 @@ def rope_of(**changes: Any) -> Any:
 def test_scaling_takes_the_place_of_parameters_and_says_so() -> None:
     """What model cards tell users to add for long texts, in a file that transformers 5 has saved."""
     beside = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "rope_theta": ABSENT}
-    with pytest.warns(kv.IgnoredWarning, match="rope_parameters has no effect beside rope_scaling"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="rope_parameters has no effect beside rope_scaling"):
         theta, scaling = rope_of(**beside, rope_scaling=YARN)
     assert (theta, scaling) == rope_of(rope_theta=10000.0, rope_parameters=YARN)
     assert rope_of(**beside, rope_scaling={}) == (500.0, None)
@@ -92,7 +92,7 @@ def test_what_cannot_be_merged_is_refused_by_name(
     family: str, changes: dict[str, Any], named: str, tmp_path: Any
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(Case(family, changes).file()))
-    with pytest.raises((kv.NotSupported, kv.FormatError), match=re.escape(named)):
+    with pytest.raises((kv.errors.NotSupportedError, kv.errors.FormatError), match=re.escape(named)):
         kv.models.describe(tmp_path)
 
 
@@ -103,7 +103,7 @@ SEEDS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of rope_parameters beside rope_scaling
+@pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")  # of rope_parameters beside rope_scaling
 @pytest.mark.parametrize(("seed", "count"), SEEDS)
 @pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
 def test_tables_are_those_of_transformers(name: str, seed: int, count: int) -> None:
@@ -116,7 +116,11 @@ def test_tables_are_those_of_transformers(name: str, seed: int, count: int) -> N
         case = Case(name, {**changes, **wide})
         try:
             got = got_tables(family, family.parse_config(case.file()))
-        except (kv.NotSupported, kv.FormatError, ValueError):  # of the last kind: lists of another length
+        except (
+            kv.errors.NotSupportedError,
+            kv.errors.FormatError,
+            ValueError,
+        ):  # of the last kind: lists of another length
             seen["refused"] += 1
             continue
         try:

@@ -11,7 +11,7 @@ import pytest
 
 import kvtrie as kv
 from circles import SOAK
-from kvtrie.scale.routing import (
+from kvtrie.ray.scale.routing import (
     BLOCK,
     REMEMBERED,
     REQUEST_TOKENS,
@@ -25,7 +25,7 @@ from kvtrie.scale.routing import (
     RoundRobin,
     matched,
 )
-from kvtrie.scale.summaries import SIZE, prompt_fingerprints, short
+from kvtrie.ray.scale.summaries import SIZE, prompt_fingerprints, short
 
 
 def prompt_of(tokens: Sequence[int]) -> Prompt:
@@ -164,7 +164,7 @@ class NaiveReplica:
     """Knows every prompt that it was given; computes what is new."""
 
     def __init__(self, number: int) -> None:
-        cache = kv.CausalCache(1, 1, 4, 1 << 16, dtype="float32", device="host")
+        cache = kv.caches.CausalCache(1, 1, 4, 1 << 16, dtype="float32", device="host")
         self.cache = kv.PrefixCache(cache)
         self.view: Replica[int] = Replica(number)
         self.computed = 0

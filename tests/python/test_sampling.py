@@ -136,7 +136,7 @@ def test_the_device_penalises_as_the_host_does() -> None:
 def test_logits_without_a_finite_one_are_an_error() -> None:
     for row in (ROW * np.nan, ROW * 0 - np.inf):
         for parameters in ({"temperature": 1.0}, {"logit_bias": {1: 2.0}}):
-            with pytest.raises(kv.ArgumentError, match="finite"):
+            with pytest.raises(kv.errors.ArgumentError, match="finite"):
                 choose(row, **parameters)
 
 
@@ -172,11 +172,11 @@ def test_processors_run_in_turn_with_all_tokens() -> None:
 
 
 def test_a_processor_that_forbids_all_is_an_error() -> None:
-    with pytest.raises(kv.ArgumentError, match="finite"):
+    with pytest.raises(kv.errors.ArgumentError, match="finite"):
         choose(logits_processors=[lambda _tokens, row: row * 0 - np.inf])
-    with pytest.raises(kv.ArgumentError, match="finite"):
+    with pytest.raises(kv.errors.ArgumentError, match="finite"):
         choose(logits_processors=[lambda _tokens, row: row * np.nan])
-    with pytest.raises(kv.ArgumentError, match="shape"):
+    with pytest.raises(kv.errors.ArgumentError, match="shape"):
         choose(logits_processors=[lambda _tokens, row: row[:5]])
 
 

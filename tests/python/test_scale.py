@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from kvtrie.scale.asgi_call import Call, Head, answered
-from kvtrie.scale.options import ScaleOptions
-from kvtrie.scale.prompt_keys import PromptKey, PromptKeys
-from kvtrie.scale.summaries import Summaries, known_of, prompt_fingerprints
+from kvtrie.ray.scale.asgi_call import Call, Head, answered
+from kvtrie.ray.scale.options import ScaleOptions
+from kvtrie.ray.scale.prompt_keys import PromptKey, PromptKeys
+from kvtrie.ray.scale.summaries import Summaries, known_of, prompt_fingerprints
 from kvtrie.serve.app import create_app
 from kvtrie.serve.settings import Settings
 from processes import wait_for
@@ -224,13 +224,15 @@ def test_options_are_those_of_a_server_too() -> None:
      ({"max_sessions": "many"}, r"\[scale\] max_sessions: got 'many', allowed")],
 )  # fmt: skip
 def test_what_is_no_option(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=said):
+    with pytest.raises(kv.errors.ArgumentError, match=said):
         ScaleOptions.model_validate(given).server()
 
 
 def test_fingerprints_travel_as_their_lower_half() -> None:
     tokens = np.arange(640, dtype=np.int32)
-    assert prompt_fingerprints(tokens, "n") == tuple(int(each) & 0xFFFFFFFF for each in kv.fingerprints(tokens, "n"))
+    assert prompt_fingerprints(tokens, "n") == tuple(
+        int(each) & 0xFFFFFFFF for each in kv.trie.fingerprints(tokens, "n")
+    )
 
 
 def test_a_summary_has_the_prompts_that_were_answered_last(model: Any) -> None:

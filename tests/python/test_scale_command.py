@@ -20,7 +20,7 @@ from ray_cluster import ENVIRONMENT
 from redis_server import held_port
 
 pytest.importorskip("ray")
-from kvtrie.scale import app
+from kvtrie.ray.scale import app
 
 COMMAND = ("-c", "from ray.serve.scripts import cli; cli()")
 
@@ -34,7 +34,7 @@ def built(options: dict[str, Any]) -> Any:
 
 def test_options_come_as_texts_from_a_command_line() -> None:
     assert built({"model": "tiny", "replicas": "2", "threads": "1", "store_deadline": "0.5"}) is not None
-    with pytest.raises(kv.ArgumentError, match="replcas"):
+    with pytest.raises(kv.errors.ArgumentError, match="replcas"):
         built({"replcas": "2"})
     with pytest.raises(ValueError, match="replicas"):
         built({"replicas": "0"})

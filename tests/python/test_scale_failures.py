@@ -27,7 +27,7 @@ from scale_engine import plain_model
 from scale_requests import events_of
 
 pytest.importorskip("ray")
-from kvtrie.scale import ScaleOptions
+from kvtrie.ray.scale import ScaleOptions
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -8,8 +8,8 @@ from typing import Any, Optional
 import pytest
 
 pytest.importorskip("ray")
-from kvtrie.scale.asgi_call import Head
-from kvtrie.scale.ingress import Gone, _Passed
+from kvtrie.ray.scale.asgi_call import Head
+from kvtrie.ray.scale.ingress import Gone, _Passed
 
 BODY = b'{"text": "all of it"}'
 

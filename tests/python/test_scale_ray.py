@@ -24,9 +24,9 @@ from scale_requests import MODEL, ask, chat_of, events_of, expected, text_of, wo
 pytest.importorskip("ray")
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID
 
-from kvtrie.scale import ScaleOptions
-from kvtrie.scale.asgi_call import Call
-from kvtrie.scale.summaries import prompt_fingerprints
+from kvtrie.ray.scale import ScaleOptions
+from kvtrie.ray.scale.asgi_call import Call
+from kvtrie.ray.scale.summaries import prompt_fingerprints
 
 
 def options_of(**given: Any) -> Any:
@@ -235,7 +235,7 @@ def test_too_many(ray_cluster: Any) -> None:
 
 
 def test_how_many_replicas_the_work_asks_for() -> None:
-    from kvtrie.scale.autoscaling import ByWork
+    from kvtrie.ray.scale.autoscaling import ByWork
 
     def context(requests: float, *tokens: float) -> Any:
         waiting = {"waiting_tokens": dict(enumerate(tokens))}
@@ -308,7 +308,7 @@ class FakeReplica:
 @pytest.mark.ci
 @pytest.mark.parametrize("count", [10, 100])
 def test_what_a_router_makes_of_what_replicas_tell(ray_cluster: Any, count: int) -> None:
-    from kvtrie.scale.router import Router
+    from kvtrie.ray.scale.router import Router
 
     dice = random.Random(9)
     texts = [[dice.randrange(1000) for _ in range(640)] for _ in range(count)]

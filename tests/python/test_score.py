@@ -49,7 +49,9 @@ def naive(model: Any, prompt: list[int], continuation: list[int]) -> tuple[list[
     return logprobs, all(int(row.argmax()) == token for row, token in zip(table, continuation))
 
 
-def require_naive(scores: list[kv.Score], model: Any, prompt: list[int], continuations: list[list[int]]) -> None:
+def require_naive(
+    scores: list[kv.results.Score], model: Any, prompt: list[int], continuations: list[list[int]]
+) -> None:
     assert [score.tokens for score in scores] == continuations
     for score in scores:
         logprobs, greedy = naive(model, prompt, score.tokens)
@@ -108,13 +110,13 @@ def test_the_prompt_is_computed_once(model: Any) -> None:
 def test_they_are_scored_in_turn_where_there_is_little_room(model: Any) -> None:
     cache = make_cache(model, len(PROMPT) + 6)
     require_naive(kv.score(model, PROMPT, CONTINUATIONS, cache=cache), model, PROMPT, CONTINUATIONS)
-    with pytest.raises(kv.ArgumentError, match="cells"):
+    with pytest.raises(kv.errors.ArgumentError, match="cells"):
         kv.score(model, PROMPT, [CONTINUATIONS[-1] * 2], cache=cache)
     with cache.begin(PROMPT[:1]), cache.begin([9, *PROMPT[:2]]) as other:
         other.append(1)
         for step in other.prefill():
             model(step)
-        with pytest.raises(kv.CacheFull):
+        with pytest.raises(kv.errors.CacheFullError):
             kv.score(model, PROMPT, CONTINUATIONS, cache=cache)
     assert cache.stats()["sessions"] == 0
     cache.close()
@@ -139,7 +141,7 @@ def test_a_text_that_merges_with_the_prompt_is_encoded_by_itself(tiny: Any) -> N
 @pytest.mark.parametrize("wrong", ["text", [[]], [[1, -2]], [[10**6]], [3.5], None, [[1, 10**6]]])
 def test_wrong_continuations_are_refused_by_name(model: Any, wrong: Any) -> None:
     cache = make_cache(model)
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[score\]"):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=r"^\[score\]"):
         kv.score(model, PROMPT, wrong, cache=cache)
     assert cache.stats()["sessions"] == 0
     cache.close()

@@ -41,7 +41,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def small(folder: Path, keys: Any, **options: Any) -> tuple[kv.PrefixCache, TierModel]:
-    caches = [kv.CausalCache([0], 1, 1, 64, dtype="float32", device="host")]
+    caches = [kv.caches.CausalCache([0], 1, 1, 64, dtype="float32", device="host")]
     options = {"fingerprint": "f", "host_bytes": "1MiB", "disk_bytes": "1MiB", **options}
     return kv.PrefixCache(caches, disk=folder, keys=keys, **options), TierModel(caches)
 
@@ -379,7 +379,7 @@ def test_neither_folder_nor_store_holds_a_byte_of_a_prompt(tmp_path: Path) -> No
 
     def everything(keys: Any, folder: Path) -> bytes:
         shelf = Shelf()
-        caches = [kv.CausalCache(1, 1, 4, 2048, dtype="float32", device="host")]
+        caches = [kv.caches.CausalCache(1, 1, 4, 2048, dtype="float32", device="host")]
         options: dict[str, Any] = {"fingerprint": "a fingerprint", "host_bytes": "4MiB", "disk_bytes": "4MiB"}
         with kv.PrefixCache(caches, disk=folder, store=shelf, keys=keys, **options) as cache:
             with cache.begin(text, "a namespace") as session:
@@ -565,7 +565,7 @@ if user:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-caches = [kv.CausalCache([0], 1, 1, 64, dtype="float32", device="host")]
+caches = [kv.caches.CausalCache([0], 1, 1, 64, dtype="float32", device="host")]
 try:
     with kv.PrefixCache(caches, fingerprint="f", host_bytes="1MiB", disk=folder, disk_bytes="1MiB") as cache:
         with cache.begin([1, 2, 3]) as session:
@@ -574,7 +574,7 @@ try:
         assert cache.flush()
     modes = {oct(stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode)) for name in os.listdir(folder)}
     print(json.dumps([oct(stat.S_IMODE(os.stat(folder).st_mode)), sorted(modes)]))
-except kv.FormatError as error:
+except kv.errors.FormatError as error:
     print(json.dumps(str(error)))
 """
 
@@ -598,7 +598,7 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path) -> None:
     for mode in (0o770, 0o702):
         (tmp_path / "folder").mkdir(exist_ok=True)
         (tmp_path / "folder").chmod(mode)
-        with pytest.raises(kv.FormatError, match="in which other users may write"):
+        with pytest.raises(kv.errors.FormatError, match="in which other users may write"):
             small(tmp_path / "folder", None)
 
 

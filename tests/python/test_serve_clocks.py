@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from kvtrie.scale.prompt_keys import PromptKeys
+from kvtrie.ray.scale.prompt_keys import PromptKeys
 from kvtrie.serve import clocks
 from kvtrie.serve.asked_for import namespace_of
 from kvtrie.serve.clocks import ADVICE, Clocks, writes_time
@@ -93,7 +93,9 @@ def test_one_time_for_all() -> None:
     assert day.at("a", QUESTION) == datetime.datetime(2026, 1, 2)
     assert runs.at("a", QUESTION) == time.now
     assert [each.runs for each in (began, day, runs)] == [False, False, True]
-    with pytest.raises(kv.ArgumentError, match=r"--freeze-clock: got 'never', allowed conversation, start, or a day"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=r"--freeze-clock: got 'never', allowed conversation, start, or a day"
+    ):
         Clocks("never")
 
 

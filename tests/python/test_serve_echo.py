@@ -59,7 +59,7 @@ def test_what_is_known_is_computed_again() -> None:
         assert told[0].result(PATIENCE) == told[1].result(PATIENCE) == batcher.submit(tokens, 1).result(PATIENCE)
         assert told[0].prompt_logprobs == told[1].prompt_logprobs
         assert [(request.reused, len(request.prompt_logprobs)) for request in told] == [(0, len(tokens) - 1)] * 2
-        with pytest.raises(kv.ArgumentError, match="prompt_logprobs: got -1"):
+        with pytest.raises(kv.errors.ArgumentError, match="prompt_logprobs: got -1"):
             batcher.submit(tokens, 1, prompt_logprobs=-1)
         assert batcher.submit(tokens, 1).prompt_logprobs == []
 

@@ -160,5 +160,5 @@ def test_a_template_of_a_file(tmp_path: Path) -> None:
             file.unlink()
         else:
             file.write_text(wrong, encoding="utf-8")
-        with pytest.raises(kv.ArgumentError, match=message):
+        with pytest.raises(kv.errors.ArgumentError, match=message):
             use_template(tokenizer, ServeOptions(chat_template=str(file)))

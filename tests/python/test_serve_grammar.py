@@ -258,7 +258,7 @@ def but(names: Iterable[str], slow: str) -> list[Any]:
 def test_schemas_that_are_refused(name: str, grammars: Grammars) -> None:
     schema, message = REFUSED[name]
     began = processor_seconds()
-    with pytest.raises(kv.ArgumentError, match=rf"^\[serve\] response_format: .*({message})"):
+    with pytest.raises(kv.errors.ArgumentError, match=rf"^\[serve\] response_format: .*({message})"):
         grammars.json_schema(schema)
     assert processor_seconds() - began < 40
 
@@ -290,7 +290,7 @@ def test_schemas_that_are_bounded(name: str, model: Any, grammars: Grammars) -> 
         began = processor_seconds()
         try:
             ids = allowed(processor, tokens, model.config.vocab_size)
-        except kv.ArgumentError:  # the request would fail with it
+        except kv.errors.ArgumentError:  # the request would fail with it
             break
         slowest = max(slowest, processor_seconds() - began)
         ids = ids[ids != model.end_tokens[0]]
@@ -301,11 +301,11 @@ def test_schemas_that_are_bounded(name: str, model: Any, grammars: Grammars) -> 
 
 
 def test_other_grammars_that_are_refused(grammars: Grammars) -> None:
-    with pytest.raises(kv.ArgumentError, match=r"^\[serve\] response_format: .*no_such_rule"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"^\[serve\] response_format: .*no_such_rule"):
         grammars.lark("start: no_such_rule")
-    with pytest.raises(kv.ArgumentError, match=r"^\[serve\] response_format: "):
+    with pytest.raises(kv.errors.ArgumentError, match=r"^\[serve\] response_format: "):
         grammars.regex("(")
-    with pytest.raises(kv.ArgumentTypeError):
+    with pytest.raises(kv.errors.ArgumentTypeError):
         grammars.json_schema([])  # type: ignore[arg-type]
 
 
@@ -313,7 +313,7 @@ def test_without_the_library_it_says_how_to_install_it(model: Any, monkeypatch: 
     monkeypatch.setitem(sys.modules, "llguidance", None)
     made = Grammars(model)
     for make in (made.json_object, lambda: made.lark("start:"), lambda: made.regex("a")):
-        with pytest.raises(kv.NotSupported, match=r"needs llguidance: pip install 'kvtrie\[serve\]'$"):
+        with pytest.raises(kv.errors.NotSupportedError, match=r"needs llguidance: pip install 'kvtrie\[serve\]'$"):
             make()
 
 

@@ -21,8 +21,8 @@ from circles import CIRCLE, SOAK
 from interruptions import Place, Visit
 from kvtrie.models.chat_template import ChatTemplate
 from kvtrie.models.prompts import OwnText
-from kvtrie.scale.routing import Ledger, Prompt, Replica
-from kvtrie.scale.shortlist import Index
+from kvtrie.ray.scale.routing import Ledger, Prompt, Replica
+from kvtrie.ray.scale.shortlist import Index
 from kvtrie.serve.grammar import Grammars
 from kvtrie.serve.journal import Journal
 from kvtrie.serve.replays import Replays
@@ -213,7 +213,7 @@ def test_a_ledger_and_an_index_go_on_from_any_point() -> None:
         index: Index[str] = Index()
         index.turn("a", before)
         index.turn("b", before)
-        if not interrupted(lambda: index.turn("a", now), at, "scale"):  # noqa: B023
+        if not interrupted(lambda: index.turn("a", now), at, "ray/scale"):  # noqa: B023
             break
         index.turn("a", frozenset(range(5)))
         held = {each for each in range(30) if "a" in index.holders(each)}
@@ -227,7 +227,7 @@ def test_a_ledger_and_an_index_go_on_from_any_point() -> None:
         replica: Replica[str] = Replica("a", version=1)
         ledger.sent(Prompt(100, (1, 2)), replica, 100, "x")
         replica.version = 2
-        if not interrupted(lambda: ledger.sent(Prompt(60, (3,)), replica, 60, "y"), at, "scale"):  # noqa: B023
+        if not interrupted(lambda: ledger.sent(Prompt(60, (3,)), replica, 60, "y"), at, "ray/scale"):  # noqa: B023
             break
         ledger.done("a", "x")
         assert ledger.load(replica) in (0, 60)

@@ -63,7 +63,7 @@ def test_refusals_are_in_the_journal_with_what_was_said(server: Served) -> None:
 
 def test_an_answer_that_fails_is_counted_once(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
-        raise kv.CacheFull("[test] no room")
+        raise kv.errors.CacheFullError("[test] no room")
 
     monkeypatch.setattr("kvtrie.serve.answer.Answer._piece", fails)
     assert asked(server, "/v1/chat/completions", CHAT) == 503

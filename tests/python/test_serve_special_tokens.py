@@ -13,7 +13,7 @@ import tokenizers
 
 import kvtrie as kv
 from kvtrie.models.tokenizer import Tokenizer
-from kvtrie.scale.prompt_keys import PromptKeys
+from kvtrie.ray.scale.prompt_keys import PromptKeys
 from processes import PATIENCE
 from serving import TINY, Served, served
 

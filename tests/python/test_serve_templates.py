@@ -71,7 +71,7 @@ def test_tools_choose_the_template_for_tools(caplog: pytest.LogCaptureFixture) -
     assert prompt(TOOL_USE, HELLO) == "<s><|user|>hi<|assistant|>"
     assert prompt(TOOL_USE, HELLO, tools=TOOLS) == "1 tools:user:hi"
     assert not caplog.records
-    with pytest.raises(kv.ArgumentError, match="allowed one by name: tool_use"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed one by name: tool_use"):
         prompt({"tool_use": TOOL_USE["tool_use"]}, HELLO)
 
 
@@ -79,7 +79,7 @@ def test_what_a_template_takes_no_notice_of_is_logged(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         prompt(TEMPLATES["no tools, no system"], {"role": "system", "content": "Be brief."}, HELLO)
     assert "'system'" in " ".join(record.message for record in caplog.records)
-    with pytest.raises(kv.ArgumentError, match="tools: got some, allowed none"):
+    with pytest.raises(kv.errors.ArgumentError, match="tools: got some, allowed none"):
         prompt(TEMPLATES["no tools, no system"], HELLO, tools=TOOLS)
 
 

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"window": 8, "chunk": 8, "spacing": 16}
 
 
 def attention_of(model: Any) -> dict[int, Any]:
-    return {layer: cache for layer, cache in model.layers if isinstance(cache, kv.CausalCache)}
+    return {layer: cache for layer, cache in model.layers if isinstance(cache, kv.caches.CausalCache)}
 
 
 def check_rows(model: Any, session: Any, layer: int, k: Any, v: Any, start: int, heads_first: bool = False) -> None:
@@ -121,7 +121,7 @@ class Driver:
         for _ in range(moves):
             try:
                 self.move()
-            except kv.CacheFull:
+            except kv.errors.CacheFullError:
                 self.sessions.pop(0).close()
             for session in self.sessions:
                 check_session(self.model, session, self.chance)
@@ -161,7 +161,9 @@ def test_neither_an_open_step_nor_recorded_tokens_are_touched() -> None:
         step.put(0, *[np.zeros((8, 2, 4), np.float32)] * 2)
         k, _ = session.kv(0)
         np.testing.assert_array_equal(k, expected_k(prefix_codes("default", range(12)), 0))
-        with pytest.raises(kv.ArgumentError, match=r"stop: got 13, allowed 0 to 12, of which layer 0 holds rows"):
+        with pytest.raises(
+            kv.errors.ArgumentError, match=r"stop: got 13, allowed 0 to 12, of which layer 0 holds rows"
+        ):
             session.kv(0, 0, 13)
         assert not step.dropped
         step.put(1, *[np.zeros((8, 2, 4), np.float32)] * 2)
@@ -179,26 +181,26 @@ def test_a_window_is_read_from_where_it_holds_rows() -> None:
         first = 30 - len(k)
         check_rows(model, session, 0, k, v, first)
         with pytest.raises(
-            kv.ArgumentError, match=rf"start: got 0, allowed {first} to 30, of which layer 0 holds rows"
+            kv.errors.ArgumentError, match=rf"start: got 0, allowed {first} to 30, of which layer 0 holds rows"
         ):
             session.kv(0, 0)
-        with pytest.raises(kv.ArgumentError, match=rf"stop: got 1, allowed {first} to 30"):
+        with pytest.raises(kv.errors.ArgumentError, match=rf"stop: got 1, allowed {first} to 30"):
             session.kv(0, stop=1)
-        with pytest.raises(kv.ArgumentError, match="start: got 0"):
+        with pytest.raises(kv.errors.ArgumentError, match="start: got 0"):
             session.kv_all(0)
 
 
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
-    ((5,), {}, kv.ArgumentError, "layer: got 5, allowed the 1 attention layers of the caches, 3 to 3"),
-    ((0,), {}, kv.ArgumentError, "layer: got 0, allowed the 1 attention layers"),  # a recurrent one
-    ((3, -1), {}, kv.ArgumentError, "start: got -1, allowed 0 to 9"),
-    ((3, 10), {}, kv.ArgumentError, "start: got 10, allowed 0 to 9"),
-    ((3, 5, 4), {}, kv.ArgumentError, "start: got 5, allowed 0 to 4"),
-    ((3, 0, 10), {}, kv.ArgumentError, "stop: got 10, allowed 0 to 9"),
-    ((3, 1 << 40), {}, kv.ArgumentError, "start: got 1099511627776"),
-    ((3, 1.0), {}, kv.ArgumentTypeError, "start: got 1.0"),
-    (("3",), {}, kv.ArgumentTypeError, "layer: got '3'"),
-    ((3,), {"heads_first": 1}, kv.ArgumentTypeError, "heads_first: got 1"),
+    ((5,), {}, kv.errors.ArgumentError, "layer: got 5, allowed the 1 attention layers of the caches, 3 to 3"),
+    ((0,), {}, kv.errors.ArgumentError, "layer: got 0, allowed the 1 attention layers"),  # a recurrent one
+    ((3, -1), {}, kv.errors.ArgumentError, "start: got -1, allowed 0 to 9"),
+    ((3, 10), {}, kv.errors.ArgumentError, "start: got 10, allowed 0 to 9"),
+    ((3, 5, 4), {}, kv.errors.ArgumentError, "start: got 5, allowed 0 to 4"),
+    ((3, 0, 10), {}, kv.errors.ArgumentError, "stop: got 10, allowed 0 to 9"),
+    ((3, 1 << 40), {}, kv.errors.ArgumentError, "start: got 1099511627776"),
+    ((3, 1.0), {}, kv.errors.ArgumentTypeError, "start: got 1.0"),
+    (("3",), {}, kv.errors.ArgumentTypeError, "layer: got '3'"),
+    ((3,), {"heads_first": 1}, kv.errors.ArgumentTypeError, "heads_first: got 1"),
 ]
 
 
@@ -224,22 +226,22 @@ def test_closed_sessions_caches_and_caches_without_bytes_are_refused() -> None:
     twin = session.branch()
     session.close()
     for call in (session.kv_all, lambda: session.kv(0)):
-        with pytest.raises(kv.ClosedError, match="the session is closed"):
+        with pytest.raises(kv.errors.ClosedError, match="the session is closed"):
             call()
     cache.close()
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         twin.kv(0)
     nothing, blind = make("dense", 64, device="null")
     with nothing.begin(words(1, 5)) as session:
         compute(session, blind)
-        with pytest.raises(kv.NotSupported, match="keeps no K and V"):
+        with pytest.raises(kv.errors.NotSupportedError, match="keeps no K and V"):
             session.kv(0)
 
 
 @pytest.mark.parametrize("place", ["host", None])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_arrays_are_copies_of_the_caches_dtype_that_outlive_everything(place: Any, dtype: str) -> None:
-    caches = kv.CausalCache([4], 2, 8, 32, v_head_dim=3, dtype=dtype, device=place)
+    caches = kv.caches.CausalCache([4], 2, 8, 32, v_head_dim=3, dtype=dtype, device=place)
     cache = kv.PrefixCache(caches)
     session = cache.begin(range(6))
     step = session.decode()
@@ -260,8 +262,8 @@ def test_arrays_are_copies_of_the_caches_dtype_that_outlive_everything(place: An
 @pytest.mark.parametrize("place", ["host", None])
 def test_rows_with_memory_behind_them_are_the_same_rows(place: Any) -> None:
     caches = [
-        kv.CausalCache([0, 1], 2, 8, 64, v_head_dim=3, device=place),
-        kv.CausalCache([2], 2, 8, 64, window=6, device=place),
+        kv.caches.CausalCache([0, 1], 2, 8, 64, v_head_dim=3, device=place),
+        kv.caches.CausalCache([2], 2, 8, 64, window=6, device=place),
     ]
     with kv.PrefixCache(caches) as cache, cache.begin(range(9)) as session:
         step = session.decode()
@@ -278,7 +280,7 @@ def test_rows_with_memory_behind_them_are_the_same_rows(place: Any) -> None:
                     assert memory.shape == (2, count + 5, part.shape[2])
                     assert memory.flags.writeable and memory.flags.c_contiguous
                     np.testing.assert_array_equal(memory[:, :count], part)
-        with pytest.raises(kv.ArgumentError, match="spare: got -1"):
+        with pytest.raises(kv.errors.ArgumentError, match="spare: got -1"):
             session._kv_with_spare(0, 9, [0], -1)
 
 
@@ -292,7 +294,7 @@ def test_nothing_computed_gives_no_rows() -> None:
 
 @pytest.mark.parametrize("place", ["host", None])
 def test_caches_without_values_give_none(place: Any) -> None:
-    cache = kv.PrefixCache(kv.CausalCache(1, 2, 4, 16, v_head_dim=0, dtype="float32", device=place))
+    cache = kv.PrefixCache(kv.caches.CausalCache(1, 2, 4, 16, v_head_dim=0, dtype="float32", device=place))
     with cache.begin(range(3)) as session:
         session.decode().put(0, np.ones((3, 2, 4), np.float32), np.ones((3, 2, 0), np.float32))
         k, v = session.kv(0, heads_first=True)
@@ -303,7 +305,7 @@ def test_caches_without_values_give_none(place: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_put_and_get_take_and_give_heads_first(place: Any, dtype: str) -> None:
     def fresh() -> Any:
-        return kv.PrefixCache(kv.CausalCache(1, 3, 4, 96, v_head_dim=5, dtype=dtype, device=place))
+        return kv.PrefixCache(kv.caches.CausalCache(1, 3, 4, 96, v_head_dim=5, dtype=dtype, device=place))
 
     random_rows = np.random.default_rng(2)
     k, v = (random_rows.standard_normal((70, 3, dim), np.float32) for dim in (4, 5))
@@ -321,13 +323,13 @@ def test_put_and_get_take_and_give_heads_first(place: Any, dtype: str) -> None:
         np.testing.assert_array_equal(a.kv(0)[1], b.kv(0)[1])
         b.append(1)
         step = b.decode()
-        with pytest.raises(kv.ArgumentError, match=r"k: got shape \[1, 3, 4\], allowed \[3, 1, 4\]"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"k: got shape \[1, 3, 4\], allowed \[3, 1, 4\]"):
             step.put(0, k[:1], v[:1], heads_first=True)
 
 
 def test_shifted_rows_are_the_rotated_ones() -> None:
     base, dim, count, keep = 10000.0, 8, 40, 4
-    caches = kv.CausalCache(1, 2, dim, 128, dtype="float32", rope={"base": base})
+    caches = kv.caches.CausalCache(1, 2, dim, 128, dtype="float32", rope={"base": base})
     cache = kv.PrefixCache(caches)
     k = np.random.default_rng(3).standard_normal((count, 2, dim), np.float32)
     with cache.begin(range(count)) as session:
@@ -356,7 +358,7 @@ def test_threads_read_while_another_one_computes_and_closes(kind: str) -> None:
                     end = len(k[0]) if layer == 3 else None
                     if end is not None:
                         check_rows(model, session, layer, k, v, 0, heads_first=True)
-        except kv.ClosedError:
+        except kv.errors.ClosedError:
             pass
         except BaseException as error:
             failures.append(error)

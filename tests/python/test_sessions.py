@@ -209,7 +209,7 @@ def test_rewind_to_every_length(model: CodingModel) -> None:
     model(session.decode())
     for length in (-1, 41, 2**31 - 1):
         assert not session.can_rewind(length)
-        with pytest.raises(kv.NotRestorable) as info:
+        with pytest.raises(kv.errors.NotRestorableError) as info:
             session.rewind(length)
         assert info.value.nearest == (0 if length < 0 else 40)
         assert isinstance(info.value, ValueError)
@@ -281,7 +281,7 @@ def test_a_step_that_was_dropped_is_not_called_incomplete(asked: str, model: Cod
         calls[asked]()
         assert open_step.dropped
         with pytest.raises(
-            kv.ArgumentError, match="the step before was dropped, since the session was asked for something else"
+            kv.errors.ArgumentError, match="the step before was dropped, since the session was asked for something else"
         ):
             next(steps)
         compute(session, model, chunk=16)
@@ -300,10 +300,10 @@ def test_an_error_in_the_model_leaves_session_and_tree_valid(layers_put: int, mo
             step.put(layer, np.zeros((16, 2, 4)), np.zeros((16, 2, 4)))
         assert session.length == 16
         assert cache.check() == []
-        with pytest.raises(kv.ArgumentError, match="did not complete"):
+        with pytest.raises(kv.errors.ArgumentError, match="did not complete"):
             next(steps)
         assert step.dropped
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             step.put(0, np.zeros((16, 2, 4)), np.zeros((16, 2, 4)))
         assert compute(session, model, chunk=16) == 2
     assert cache.check() == []
@@ -316,7 +316,7 @@ def test_a_loop_over_a_dropped_step_says_that_it_was_dropped(model: CodingModel)
         step = next(steps)
         session.append(5)
         assert step.dropped
-        with pytest.raises(kv.ArgumentError, match=r"\[session.prefill\] the step before was dropped"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"\[session.prefill\] the step before was dropped"):
             next(steps)
         compute(session, model)
     assert cache.check() == []

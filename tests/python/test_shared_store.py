@@ -277,7 +277,7 @@ def test_each_call_is_told_what_time_is_left() -> None:
 
 @pytest.mark.parametrize("deadline", [0, -1.0, float("nan")])
 def test_a_deadline_is_in_the_future(deadline: float) -> None:
-    with pytest.raises(kv.ArgumentError, match="store_deadline"):
+    with pytest.raises(kv.errors.ArgumentError, match="store_deadline"):
         shared(Shelf(), store_deadline=deadline)
 
 
@@ -342,17 +342,17 @@ def test_page_out_to_the_store_sends_what_another_one_takes() -> None:
 
 
 def test_it_needs_a_fingerprint_a_host_tier_and_a_store() -> None:
-    with pytest.raises(kv.ArgumentError, match="fingerprint"):
+    with pytest.raises(kv.errors.ArgumentError, match="fingerprint"):
         shared(Shelf(), fingerprint="")
-    with pytest.raises(kv.ArgumentError, match="host_bytes"):
+    with pytest.raises(kv.errors.ArgumentError, match="host_bytes"):
         shared(Shelf(), host_bytes=0)
-    with pytest.raises(kv.ArgumentTypeError, match="get"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="get"):
         shared(object())
     with shared(None) as cache:
         assert cache.stats()["store"] is None
-        with pytest.raises(kv.NotSupported, match="store"):
+        with pytest.raises(kv.errors.NotSupportedError, match="store"):
             cache.page_out(TOKENS, to="store")
-        with pytest.raises(kv.NotSupported, match="store"):
+        with pytest.raises(kv.errors.NotSupportedError, match="store"):
             cache.flush()
     gc.collect()
 

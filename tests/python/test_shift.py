@@ -106,13 +106,13 @@ def test_wrong_numbers_are_refused(keep: int, limit: Optional[int]) -> None:
     with cache.begin(words(1, 40)) as session:
         compute(session, model)
         before = state_of(cache)
-        with pytest.raises(kv.ArgumentError, match=r"keep|limit"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"keep|limit"):
             session.shift(keep, limit=limit)
         assert (session.length, state_of(cache)) == (40, before)
         for wrong in ("3", 2.5, None):
-            with pytest.raises(kv.ArgumentTypeError, match="keep"):
+            with pytest.raises(kv.errors.ArgumentTypeError, match="keep"):
                 session.shift(wrong)
-    with pytest.raises(kv.ClosedError):
+    with pytest.raises(kv.errors.ClosedError):
         session.shift(3)
 
 
@@ -121,7 +121,7 @@ def test_what_is_kept_is_not_cut_inside_a_span() -> None:
     with cache.begin([*words(1, 8), *image("kept", 6), *words(2, 20)]) as session:
         compute(session, model)
         for keep in range(9, 14):
-            with pytest.raises(kv.ArgumentError, match="keep"):
+            with pytest.raises(kv.errors.ArgumentError, match="keep"):
                 session.shift(keep)
         assert session.length == 34
         assert session.shift(14) is None
@@ -141,7 +141,7 @@ ROPES = [
 @pytest.mark.parametrize("ropes", ROPES, ids=["half", "interleaved", "partial", "by layer"])
 def test_attention_after_a_shift_is_that_of_positions_counted_anew(place: Any, ropes: list[dict[str, Any]]) -> None:
     """With shared cells, which are copied, and own ones, which are rotated where they are."""
-    layers = kv.CausalCache(3, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ropes, device=place)
+    layers = kv.caches.CausalCache(3, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ropes, device=place)
     cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(3, 16, 6, ropes)
     text = words(1, 60)
     with cache.begin(text, publish=False) as own, cache.begin(text) as shared:
@@ -164,8 +164,8 @@ def test_attention_after_a_shift_is_that_of_positions_counted_anew(place: Any, r
 @pytest.mark.parametrize("memory", [None, 40])
 def test_a_shift_with_a_window_that_stays_complete(place: Any, memory: Optional[int]) -> None:
     """Where the window lies behind the drop it moves with the rest, and later queries see all of it."""
-    full = kv.CausalCache([0], 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
-    sliding = kv.CausalCache(
+    full = kv.caches.CausalCache([0], 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
+    sliding = kv.caches.CausalCache(
         [1, 2], 2, 16, 256, v_head_dim=6, dtype="float32", window=8, memory=memory, rope=ROPE, device=place
     )
     cache, model = kv.PrefixCache([full, sliding], host_bytes=0), RopeModel(3, 16, 6, [ROPE], window=8)
@@ -206,7 +206,7 @@ def test_reprocess_names_the_tokens_and_changes_nothing(name: str) -> None:
         compute(session, model, 16)
         before = state_of(cache)
         answer = session.shift(4)
-        assert isinstance(answer, kv.Reprocess)
+        assert isinstance(answer, kv.results.Reprocess)
         assert answer.tokens.dtype == np.int32
         assert answer.tokens.tolist() == text[:4] + text[32:]
         assert (session.length, session.tokens.tolist(), state_of(cache)) == (60, text, before)
@@ -227,7 +227,7 @@ def test_an_incomplete_window_refuses() -> None:
         compute(session, model, 16)
         before = state_of(cache)
         answer = session.shift(50, limit=60)
-        assert isinstance(answer, kv.Reprocess)
+        assert isinstance(answer, kv.results.Reprocess)
         assert answer.tokens.tolist() == text[:50] + text[55:]
         assert (session.tokens.tolist(), state_of(cache)) == (text, before)
         session.append(5)
@@ -244,7 +244,7 @@ def test_what_is_not_computed_yet_is_named_too() -> None:
         steps = session.prefill(chunk=20)
         model(next(steps))
         answer = session.shift(4, limit=64)
-        assert isinstance(answer, kv.Reprocess)
+        assert isinstance(answer, kv.results.Reprocess)
         assert answer.tokens.tolist() == text[:4] + text[4 + 66 :]
         assert (session.length, session.recorded) == (20, 100)
         compute(session, model)
@@ -254,7 +254,7 @@ def test_what_is_not_computed_yet_is_named_too() -> None:
 def test_recorded_tokens_move_along() -> None:
     """What is recorded behind the end of the drop is computed where it now is."""
     ropes = [ROPE]
-    layers = kv.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
+    layers = kv.caches.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
     cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(1, 16, 6, ropes)
     text = words(1, 60)
     with cache.begin(text[:50]) as session:
@@ -283,7 +283,7 @@ def stored(cache: kv.PrefixCache, text: list[int]) -> tuple[bytes, ...]:
 
 def test_others_keep_the_original_byte_for_byte(place: Any) -> None:
     """Live sessions on the same path, branches made before, and later prompts."""
-    layers = kv.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
+    layers = kv.caches.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
     cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(1, 16, 6, [ROPE])
     text = words(1, 60)
     with cache.begin(text) as session, cache.begin([*text[:50], 3]) as other:
@@ -307,7 +307,7 @@ def test_others_keep_the_original_byte_for_byte(place: Any) -> None:
 
 
 def test_the_session_and_its_branches_are_private_from_then_on() -> None:
-    layers = kv.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
+    layers = kv.caches.CausalCache(1, 2, 16, 256, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
     cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(1, 16, 6, [ROPE])
     text = words(1, 60)
     with cache.begin(text) as session:
@@ -318,7 +318,7 @@ def test_the_session_and_its_branches_are_private_from_then_on() -> None:
         for each in (session, branch):
             each.append(words(2, 5))
             model(each.decode())
-            with pytest.raises(kv.NotSupported):
+            with pytest.raises(kv.errors.NotSupportedError):
                 each.checkpoint()
         shifted_text = session.tokens.tolist()
         assert cache.stats()["tokens"] == tokens == 60
@@ -340,14 +340,14 @@ def test_the_session_and_its_branches_are_private_from_then_on() -> None:
 
 def test_room_for_the_copies_is_found_first() -> None:
     """Shared cells are copied; where there is no room for that the shift is refused and nothing has changed."""
-    layers = kv.CausalCache(1, 2, 16, 70, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
+    layers = kv.caches.CausalCache(1, 2, 16, 70, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
     cache, model = kv.PrefixCache(layers, host_bytes=0, growth=0), RopeModel(1, 16, 6, [ROPE])
     text = words(1, 60)
     with cache.begin(text) as session, cache.begin(text) as other:
         compute(session, model)
         compute(other, model)
         before = state_of(cache)
-        with pytest.raises(kv.CacheFull) as info:
+        with pytest.raises(kv.errors.CacheFullError) as info:
             session.shift(4)
         assert (info.value.needed, info.value.free) == (28, 10)
         assert (session.tokens.tolist(), state_of(cache)) == (text, before)
@@ -359,7 +359,7 @@ def test_room_for_the_copies_is_found_first() -> None:
 
 
 def test_prompts_that_nobody_uses_make_room_for_the_copies() -> None:
-    layers = kv.CausalCache(1, 2, 16, 100, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
+    layers = kv.caches.CausalCache(1, 2, 16, 100, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
     cache, model = kv.PrefixCache(layers, host_bytes=0, growth=0), RopeModel(1, 16, 6, [ROPE])
     run(cache, words(9, 35), model)
     with cache.begin(words(1, 60)) as session:
@@ -372,7 +372,7 @@ def test_prompts_that_nobody_uses_make_room_for_the_copies() -> None:
 
 def test_a_conversation_that_fills_the_pool_can_shift(place: Any) -> None:
     """Nobody else needs what it leaves behind."""
-    layers = kv.CausalCache(1, 2, 16, 60, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
+    layers = kv.caches.CausalCache(1, 2, 16, 60, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
     cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(1, 16, 6, [ROPE])
     with cache.begin(words(1, 60)) as session:
         compute(session, model)
@@ -391,6 +391,6 @@ def test_the_kinds_that_can_and_cannot_shift() -> None:
             compute(session, model)
             answers[kind] = session.shift(4, limit=60)
         assert cache.check() == []
-    impossible = {kind for kind, answer in answers.items() if isinstance(answer, kv.Reprocess)}
+    impossible = {kind for kind, answer in answers.items() if isinstance(answer, kv.results.Reprocess)}
     assert impossible == {"chunk", "hybrid", "recurrent alone"}
     assert {kind for kind, answer in answers.items() if answer is None} == {"dense", "window", "window alone"}

@@ -19,7 +19,7 @@ import pytest
 import kvtrie as kv
 from kvtrie import _core
 from kvtrie.cli import main
-from kvtrie.simulate import (
+from kvtrie.replay import (
     POLICIES,
     Request,
     of_requests,
@@ -99,7 +99,7 @@ def test_lru_is_the_naive_twin_request_by_request() -> None:
 
 
 def test_figures_of_the_committed_trace() -> None:
-    report = kv.simulate(BLOCKS, ["50b", "100b", "200b", "400b"], ["lru", "optimum"], block=64)
+    report = kv.replay.simulate(BLOCKS, ["50b", "100b", "200b", "400b"], ["lru", "optimum"], block=64)
     assert report.requests == 124
     assert [row.requested for row in report.rows] == [210880] * 8
     blocks = [[row.reused // 64 for row in report.rows if row.policy == policy] for policy in ("lru", "optimum")]
@@ -134,7 +134,7 @@ def test_the_optimum_is_the_best_of_all_choices() -> None:
         requests = random_requests(seed, count=7, longest=3, symbols=2)
         for capacity in (1, 2, 3, 4):
             trace = of_requests(requests, whole=True)
-            found = kv.simulate(trace, capacity, ["optimum", "lru"])
+            found = kv.replay.simulate(trace, capacity, ["optimum", "lru"])
             assert found.rows[0].reused == best_possible(requests, capacity), (seed, capacity)
             gains += found.rows[0].reused > found.rows[1].reused
     assert gains > 10
@@ -144,7 +144,7 @@ def test_the_optimum_is_the_best_of_all_choices() -> None:
 def test_no_policy_beats_the_optimum_which_grows_with_capacity(whole: bool) -> None:
     for seed in range(12):
         trace = of_requests(random_requests(seed, 80, 12, 2 + seed % 3), whole=whole)
-        report = kv.simulate(trace, [2, 5, 9, 20, 60, 1000], "all")
+        report = kv.replay.simulate(trace, [2, 5, 9, 20, 60, 1000], "all")
         best = [report.row("optimum", capacity).reused for capacity in report.capacities]
         assert best == sorted(best)
         for row in report.rows:
@@ -156,15 +156,15 @@ def test_no_policy_beats_the_optimum_which_grows_with_capacity(whole: bool) -> N
 def test_the_optimum_keeps_what_was_generated_when_it_comes_back() -> None:
     turn = Request(0.0, np.arange(10, dtype=np.int32), np.arange(10, 15, dtype=np.int32))
     later = Request(1.0, np.arange(20, dtype=np.int32))
-    report = kv.simulate([turn, later], [15, 12, 100], "all")
+    report = kv.replay.simulate([turn, later], [15, 12, 100], "all")
     for policy in POLICIES:
         assert report.row(policy, 100).reused == 15
     assert report.row("optimum", 12).reused == 12
 
 
 def test_a_block_as_one_symbol_or_as_its_tokens_is_the_same() -> None:
-    by_block = kv.simulate(BLOCKS, ["60b", "300b"], ["lru", "optimum"], block=64)
-    by_token = kv.simulate(BLOCKS, [60 * 64, 300 * 64], ["lru", "optimum"], block=64, expand=True)
+    by_block = kv.replay.simulate(BLOCKS, ["60b", "300b"], ["lru", "optimum"], block=64)
+    by_token = kv.replay.simulate(BLOCKS, [60 * 64, 300 * 64], ["lru", "optimum"], block=64, expand=True)
     for a, b in zip(by_block.rows, by_token.rows):
         assert (a.requested, a.reused) == (b.requested, b.reused)
 
@@ -172,7 +172,7 @@ def test_a_block_as_one_symbol_or_as_its_tokens_is_the_same() -> None:
 @pytest.mark.skipif(not Path(PUBLISHED).is_file(), reason="KVTRIE_TRACE names no file")
 def test_hit_rates_of_the_published_trace() -> None:
     capacities = ["2000b", "5000b", "10000b", "20000b", "50000b"]
-    report = kv.simulate(PUBLISHED, capacities, ["lru", "optimum"])
+    report = kv.replay.simulate(PUBLISHED, capacities, ["lru", "optimum"])
     for policy, known in {
         "lru": (0.054, 0.112, 0.212, 0.288, 0.355),
         "optimum": (0.255, 0.341, 0.366, 0.366, 0.366),
@@ -186,52 +186,52 @@ def test_hit_rates_of_the_published_trace() -> None:
 
 def test_the_same_call_gives_the_same_bytes() -> None:
     def once() -> str:
-        return kv.simulate(TOKENS, ["5k", "20k"], "all").to_json()
+        return kv.replay.simulate(TOKENS, ["5k", "20k"], "all").to_json()
 
     first = once()
     assert once() == first
     assert "seconds" not in first
     rows = json.loads(first)["rows"]
     assert [(row["policy"], row["capacity"]) for row in rows] == list(itertools.product(POLICIES, (5000, 20000)))
-    assert json.loads(kv.simulate(TOKENS, 5000).to_json(seconds=True))["rows"][0]["seconds"] > 0
+    assert json.loads(kv.replay.simulate(TOKENS, 5000).to_json(seconds=True))["rows"][0]["seconds"] > 0
 
 
 def test_namespaces_share_nothing() -> None:
     prompts = ([1, 2, 3, 4], [1, 2, 3, 4])
-    one = kv.simulate(requests_of(*prompts), 100).rows[0]
+    one = kv.replay.simulate(requests_of(*prompts), 100).rows[0]
     apart = [*requests_of(prompts[0], namespace="a"), *requests_of(prompts[1], namespace="b")]
-    report = kv.simulate(apart, 100, "all")
+    report = kv.replay.simulate(apart, 100, "all")
     assert one.reused == 3
     assert [row.reused for row in report.rows] == [0] * len(POLICIES)
 
 
 def test_a_request_longer_than_the_capacity_counts_in_full() -> None:
-    report = kv.simulate(requests_of(range(20), range(20)), 8, ["lru", "optimum"])
+    report = kv.replay.simulate(requests_of(range(20), range(20)), 8, ["lru", "optimum"])
     assert [(row.requested, row.reused) for row in report.rows] == [(40, 7), (40, 8)]
 
 
 def test_other_kinds_of_state() -> None:
-    dense = kv.simulate(TOKENS, "60k").rows[0]
-    hybrid = kv.simulate(TOKENS, "60k", slots=400, checkpoint_every=64).rows[0]
-    few = kv.simulate(TOKENS, "60k", slots=6, checkpoint_every=64).rows[0]
-    window = kv.simulate(TOKENS, "60k", window=256, window_capacity=60_000).rows[0]
+    dense = kv.replay.simulate(TOKENS, "60k").rows[0]
+    hybrid = kv.replay.simulate(TOKENS, "60k", slots=400, checkpoint_every=64).rows[0]
+    few = kv.replay.simulate(TOKENS, "60k", slots=6, checkpoint_every=64).rows[0]
+    window = kv.replay.simulate(TOKENS, "60k", window=256, window_capacity=60_000).rows[0]
     assert 0 < few.reused < hybrid.reused < dense.reused
     assert 0 < window.reused <= dense.reused
-    with pytest.raises(kv.ArgumentError, match=r"slots.*expand"):
-        kv.simulate(BLOCKS, "50b", block=64, slots=4)
+    with pytest.raises(kv.errors.ArgumentError, match=r"slots.*expand"):
+        kv.replay.simulate(BLOCKS, "50b", block=64, slots=4)
 
 
 def test_a_host_tier_holds_what_the_device_evicts() -> None:
-    alone = kv.simulate(TOKENS, 5000).rows[0]
-    helped = kv.simulate(TOKENS, 5000, host_capacity=100_000).rows[0]
-    unbounded = kv.simulate(TOKENS, 200_000).rows[0]
+    alone = kv.replay.simulate(TOKENS, 5000).rows[0]
+    helped = kv.replay.simulate(TOKENS, 5000, host_capacity=100_000).rows[0]
+    unbounded = kv.replay.simulate(TOKENS, 200_000).rows[0]
     assert alone.reused < helped.reused <= unbounded.reused
 
 
 def test_capacities_are_sizes_in_tokens() -> None:
-    report = kv.simulate(BLOCKS, [6400, "6.4k", "100b", np.int64(6463), "6.25Ki"], block=64)
+    report = kv.replay.simulate(BLOCKS, [6400, "6.4k", "100b", np.int64(6463), "6.25Ki"], block=64)
     assert report.capacities == [6400]
-    assert kv.simulate(TOKENS, "0.01M").capacities == [10000]
+    assert kv.replay.simulate(TOKENS, "0.01M").capacities == [10000]
 
 
 @pytest.mark.parametrize(
@@ -253,37 +253,37 @@ def test_capacities_are_sizes_in_tokens() -> None:
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], names: str) -> None:
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=names):
-        kv.simulate(**{"trace": BLOCKS, "block": 64, **arguments})
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=names):
+        kv.replay.simulate(**{"trace": BLOCKS, "block": 64, **arguments})
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, Optional[int]]] = []
-    kv.simulate(BLOCKS, "50b", block=64, progress=lambda done, total: told.append((done, total)))
+    kv.replay.simulate(BLOCKS, "50b", block=64, progress=lambda done, total: told.append((done, total)))
     assert told == [(done, 124) for done in range(1, 125)]
 
 
 def test_importing_the_parts_leaves_the_function_in_place() -> None:
-    part = importlib.import_module("kvtrie.simulate.draws")
-    assert callable(kv.simulate) and part.Draws(1).bits() == part.Draws(1).bits()
+    part = importlib.import_module("kvtrie.replay.draws")
+    assert callable(kv.replay.simulate) and part.Draws(1).bits() == part.Draws(1).bits()
 
 
 # ---- reports and the command line ------------------------------------------------------------------------------------
 
 
 def test_a_report_as_text_html_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = kv.simulate(TOKENS, ["5k", "20k"], ["lru", "optimum"])
+    report = kv.replay.simulate(TOKENS, ["5k", "20k"], ["lru", "optimum"])
     lines = report.table().splitlines()
     assert lines[0] == "trace.jsonl: 55 requests, 78.8k tokens; reused / requested"
     assert lines[1].split() == ["capacity", "lru", "optimum"]
     assert [line.split()[0] for line in lines[2:]] == ["5k", "20k"]
     assert lines[2].split()[1] == f"{report.row('lru', 5000).hit_rate:.4f}"
     assert report._repr_html_().count("<tr>") == 3
-    with pytest.raises(kv.ArgumentError, match="policy, capacity"):
+    with pytest.raises(kv.errors.ArgumentError, match="policy, capacity"):
         report.row("lfu", 5000)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(kv.NotSupported, match="pip install matplotlib"):
+        with pytest.raises(kv.errors.NotSupportedError, match="pip install matplotlib"):
             report.plot(tmp_path / "x.svg")
     pytest.importorskip("matplotlib")
     report.plot(tmp_path / "a.svg")
@@ -291,7 +291,7 @@ def test_a_report_as_text_html_and_picture(tmp_path: Path, monkeypatch: pytest.M
     drawn = (tmp_path / "a.svg").read_bytes()
     assert drawn == (tmp_path / "b.svg").read_bytes()
     assert b"hit rate" in drawn and b"optimum" in drawn and b"20k" in drawn
-    with pytest.raises(kv.ArgumentError, match="path"):
+    with pytest.raises(kv.errors.ArgumentError, match="path"):
         report.plot(tmp_path / "no" / "folder.svg")
 
 
@@ -302,7 +302,7 @@ def command(*arguments: str) -> Any:
 def test_the_command_replays_and_writes(tmp_path: Path) -> None:
     done = command(str(TOKENS), "--capacity", "5k,20k", "--policy", "lru,optimum", "--json", str(tmp_path / "r.json"))
     assert (done.returncode, done.stderr) == (0, "")
-    report = kv.simulate(TOKENS, ["5k", "20k"], ["lru", "optimum"])
+    report = kv.replay.simulate(TOKENS, ["5k", "20k"], ["lru", "optimum"])
     assert done.stdout == report.table() + "\n"
     assert (tmp_path / "r.json").read_text() == report.to_json()
 

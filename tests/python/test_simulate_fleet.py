@@ -1,4 +1,4 @@
-"""Simulated fleets: against kv.simulate, a naive queue and a naive store; what they promise when replicas fail."""
+"""Simulated fleets beside kv.replay.simulate, a naive queue and a naive store; what they promise when replicas fail."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 import kvtrie as kv
 from kvtrie import _core
 from kvtrie.cli import main
-from kvtrie.scale.routing import Prompt
-from kvtrie.scale.shortlist import Index, Shortlist
-from kvtrie.simulate import FleetOptions, Request, Workload, read, simulate_fleet, workload
-from kvtrie.simulate.fleet_options import ROUTINGS
-from kvtrie.simulate.fleet_replica import Memory
-from kvtrie.simulate.fleet_run import FleetRun
-from kvtrie.simulate.fleet_store import PATIENCE, FleetStore
-from kvtrie.simulate.fleet_trace import Cells, adapted, arrival
+from kvtrie.ray.scale.routing import Prompt
+from kvtrie.ray.scale.shortlist import Index, Shortlist
+from kvtrie.replay import FleetOptions, Request, Workload, read, simulate_fleet, workload
+from kvtrie.replay.fleet_options import ROUTINGS
+from kvtrie.replay.fleet_replica import Memory
+from kvtrie.replay.fleet_run import FleetRun
+from kvtrie.replay.fleet_store import PATIENCE, FleetStore
+from kvtrie.replay.fleet_trace import Cells, adapted, arrival
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = Path(__file__).with_name("trace_blocks.jsonl")  # 124 requests, blocks of 64 tokens
@@ -41,7 +41,7 @@ def chats() -> Workload:
 def test_one_replica_counts_what_simulate_counts(policy: str) -> None:
     options = FleetOptions(policy=policy, rate=1e9, decode=0.0)
     for trace, capacity in ((BLOCKS, "50b"), (BLOCKS, "200b"), (TOKENS, "5k"), (TOKENS, "20k")):
-        one = kv.simulate(trace, capacity, policy, block=64).rows[0]
+        one = kv.replay.simulate(trace, capacity, policy, block=64).rows[0]
         for routing in ("random", "affinity"):
             row = simulate_fleet(trace, 1, capacity, routing, options, block=64).rows[0]
             assert (row.requested, row.reused, row.fetched) == (one.requested, one.reused, 0)
@@ -194,11 +194,11 @@ def test_requests_wait_while_no_replica_is_there() -> None:
 def test_the_summary_of_a_replay_has_the_ends_of_what_it_served() -> None:
     replay, prompt = _core.Replay(10_000), np.arange(3000, dtype=np.int32)
     replay.serve(prompt, namespace="x")
-    known = kv.fingerprints(prompt, "x")
+    known = kv.trie.fingerprints(prompt, "x")
     ends = {int(known[len(known) - 1 - back]) for back in (0, 1, 2, 4, 8, 16, 32)}
     assert set(replay.summary().tolist()) == ends
     assert len(replay.summary(3)) == 3 and len(replay.summary(0)) == 0
-    with pytest.raises(kv.ArgumentError, match="most"):
+    with pytest.raises(kv.errors.ArgumentError, match="most"):
         replay.summary(-1)
 
 
@@ -216,7 +216,7 @@ def test_copies_share_what_many_requests_have() -> None:
     times = [request.time for request in trace]
     assert [request.time for request in fast] == [time / 2 for time in times if time < times[0] + 50]
     assert fast[0].generated > 0
-    with pytest.raises(kv.ArgumentError, match="copy_per"):
+    with pytest.raises(kv.errors.ArgumentError, match="copy_per"):
         simulate_fleet(TOKENS, 4, "20k", options=FleetOptions(copy_per=2))
 
 
@@ -296,7 +296,7 @@ def test_a_shortlist_has_those_that_know_most() -> None:
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], names: str) -> None:
-    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=names):
+    with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=names):
         simulate_fleet(**{"trace": BLOCKS, "replicas": 2, "capacity": 6400, "block": 64, **arguments})
 
 
@@ -329,7 +329,7 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
         [count, routing] for count in ("2", "4") for routing in ("random", "affinity+store")
     ]
     assert report.row("random", 4).requests == 2 * report.row("random", 2).requests == 248
-    with pytest.raises(kv.ArgumentError, match="routing, replicas"):
+    with pytest.raises(kv.errors.ArgumentError, match="routing, replicas"):
         report.row("affinity", 4)
 
 

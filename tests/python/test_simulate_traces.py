@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from kvtrie.simulate import (
+from kvtrie.replay import (
     KINDS,
     Lengths,
     Request,
@@ -24,8 +24,8 @@ from kvtrie.simulate import (
     write_mooncake,
     write_tokens,
 )
-from kvtrie.simulate.draws import Draws, Zipf, log2_of
-from kvtrie.simulate.tokens import stream
+from kvtrie.replay.draws import Draws, Zipf, log2_of
+from kvtrie.replay.tokens import stream
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = Path(__file__).with_name("trace_blocks.jsonl")  # 124 requests, blocks of 64 tokens
@@ -122,8 +122,8 @@ BLOCK = {"timestamp": 5, "input_length": 513, "output_length": 1, "hash_ids": [0
 )
 def test_a_bad_line_is_named_with_its_field(tmp_path: Path, line: Any, names: str) -> None:
     path = written(tmp_path / "bad.jsonl", SESSION, line)
-    with pytest.raises(kv.FormatError, match=names) as caught:
-        kv.simulate(path, 1000)
+    with pytest.raises(kv.errors.FormatError, match=names) as caught:
+        kv.replay.simulate(path, 1000)
     assert "bad.jsonl line 2" in str(caught.value)
 
 
@@ -143,28 +143,28 @@ def test_a_bad_line_is_named_with_its_field(tmp_path: Path, line: Any, names: st
 )
 def test_a_bad_mooncake_line_is_named_with_its_field(tmp_path: Path, line: Any, names: str) -> None:
     path = written(tmp_path / "bad.jsonl", BLOCK, line)
-    with pytest.raises(kv.FormatError, match=names) as caught:
-        kv.simulate(path, 5000)
+    with pytest.raises(kv.errors.FormatError, match=names) as caught:
+        kv.replay.simulate(path, 5000)
     assert "bad.jsonl line 2" in str(caught.value)
 
 
 def test_a_prompt_too_long_to_expand_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     path = written(tmp_path / "long.jsonl", {**BLOCK, "input_length": 2**31 - 1, "hash_ids": list(range(2048))})
-    assert kv.simulate(path, 2**31, block=2**20).requests == 1
-    with pytest.raises(kv.FormatError, match=r"line 1, input_length: got 2147483647, allowed at most 16777216"):
-        kv.simulate(path, 2**20, block=2**20, expand=True)
+    assert kv.replay.simulate(path, 2**31, block=2**20).requests == 1
+    with pytest.raises(kv.errors.FormatError, match=r"line 1, input_length: got 2147483647, allowed at most 16777216"):
+        kv.replay.simulate(path, 2**20, block=2**20, expand=True)
 
 
 def test_an_ended_session_is_over_and_a_file_says_what_it_is(tmp_path: Path) -> None:
     ended = {"t": 1, "session": "a", "ops": [["end"]]}
-    with pytest.raises(kv.FormatError, match="session: got 'a', allowed a session that has not ended"):
-        kv.simulate(written(tmp_path / "e.jsonl", SESSION, ended, ended), 10)
-    with pytest.raises(kv.FormatError, match="neither hash_ids"):
-        kv.simulate(written(tmp_path / "n.jsonl", {"prompt": "hello"}), 10)
-    with pytest.raises(kv.FormatError, match="no line"):
-        kv.simulate(written(tmp_path / "empty.jsonl"), 10)
-    with pytest.raises(kv.ArgumentError, match="allowed a file"):
-        kv.simulate(tmp_path, 10)
+    with pytest.raises(kv.errors.FormatError, match="session: got 'a', allowed a session that has not ended"):
+        kv.replay.simulate(written(tmp_path / "e.jsonl", SESSION, ended, ended), 10)
+    with pytest.raises(kv.errors.FormatError, match="neither hash_ids"):
+        kv.replay.simulate(written(tmp_path / "n.jsonl", {"prompt": "hello"}), 10)
+    with pytest.raises(kv.errors.FormatError, match="no line"):
+        kv.replay.simulate(written(tmp_path / "empty.jsonl"), 10)
+    with pytest.raises(kv.errors.ArgumentError, match="allowed a file"):
+        kv.replay.simulate(tmp_path, 10)
 
 
 # ---- synthetic traces ------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_edits_part_inside_what_was_said() -> None:
 def test_noise_costs_what_it_should() -> None:
     def rate(kind: str, capacity: int, **changes: Any) -> float:
         records = synthesize(workload(kind, **{**SMALL, "sessions": 40, "seed": 5, **changes}))
-        return kv.simulate(of_records(records), capacity).rows[0].hit_rate
+        return kv.replay.simulate(of_records(records), capacity).rows[0].hit_rate
 
     usual = rate("sessions", 10**6)
     assert rate("hostile", 10**6, limit=0) < 0.1 * usual  # the clock ends every match
@@ -303,7 +303,7 @@ def test_noise_costs_what_it_should() -> None:
 
 
 def test_parameters_are_checked() -> None:
-    with pytest.raises(kv.ArgumentError, match="kind"):
+    with pytest.raises(kv.errors.ArgumentError, match="kind"):
         workload("chaos")
     for change, names in (
         ({"turn": 3}, "parameter: got 'turn'"),
@@ -316,5 +316,5 @@ def test_parameters_are_checked() -> None:
         ({"first": 7}, "first"),
         ({"agents": 1}, "agents"),
     ):
-        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=names):
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=names):
             workload("sessions", **change)

@@ -15,12 +15,12 @@ from kvtrie._spacing import NARROW, WIDE, spacing
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 
-def causal(heads: int = 2) -> kv.CausalCache:
-    return kv.CausalCache([0], heads, 8, 64, dtype="float32", device="host")  # 128 bytes a token and two heads
+def causal(heads: int = 2) -> kv.caches.CausalCache:
+    return kv.caches.CausalCache([0], heads, 8, 64, dtype="float32", device="host")  # 128 bytes a token and two heads
 
 
-def conv(dim: int, layers: int = 1) -> kv.RecurrentCache:
-    return kv.RecurrentCache(list(range(1, 1 + layers)), 2, dim, 0, 0, 0, 4, dtype="float32", device="host")
+def conv(dim: int, layers: int = 1) -> kv.caches.RecurrentCache:
+    return kv.caches.RecurrentCache(list(range(1, 1 + layers)), 2, dim, 0, 0, 0, 4, dtype="float32", device="host")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def conv(dim: int, layers: int = 1) -> kv.RecurrentCache:
         (lambda: [causal(), conv(256, layers=2)], WIDE),
         (lambda: [causal(4), conv(256, layers=2)], NARROW),
         (
-            lambda: [causal(), kv.RecurrentCache([1], 0, 0, 1, 2, 2, 4, device="host")],
+            lambda: [causal(), kv.caches.RecurrentCache([1], 0, 0, 1, 2, 2, 4, device="host")],
             WIDE,
         ),  # of matrices, however small
     ],
@@ -66,5 +66,5 @@ def test_a_prompt_that_parts_in_the_middle_reuses_all_but_fifteen_tokens(tmp_pat
 
 def test_slots_are_refused_where_no_layer_keeps_states() -> None:
     model = kv.models.load("examples/tiny")
-    with pytest.raises(kv.ArgumentError, match=r"slots: got 8, allowed None"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"slots: got 8, allowed None"):
         model.caches(capacity=64, slots=8, warm_up=False)

@@ -57,7 +57,7 @@ def test_no_word_of_a_conversation_becomes_a_special_token() -> None:
         wanted = names(tokenizer, tokenizer.apply_chat_template(**forged_chats.harmless(given)))
         try:
             ids = tokenizer.apply_chat_template(**given)
-        except kv.ArgumentError:  # the template looks for one in what is said
+        except kv.errors.ArgumentError:  # the template looks for one in what is said
             refused += 1
             continue
         assert names(tokenizer, ids) == wanted, (name, template, given)
@@ -197,7 +197,7 @@ def test_a_template_that_looks_for_a_special_token_in_words_is_told_none() -> No
     tokenizer = chatml("<|im_start|>{{ messages[0].content }}{{ 'x' if m == '<|im_end|>' else m }}<|im_end|>")
     assert names(tokenizer, tokenizer.apply_chat_template(SAID, m="hi")) == ["<s>", "<|im_start|>", "<|im_end|>"]
     with pytest.raises(
-        kv.ArgumentError, match=r"special token \(<\|im_end\|>, <\|im_start\|>\) .* special_tokens='parse'"
+        kv.errors.ArgumentError, match=r"special token \(<\|im_end\|>, <\|im_start\|>\) .* special_tokens='parse'"
     ):
         tokenizer.apply_chat_template(SAID, m="<|im_end|>")
     assert tokenizer.apply_chat_template(SAID, m="<|im_end|>", special_tokens="parse")
@@ -209,10 +209,10 @@ def test_values_of_other_types_cannot_hide_a_special_token() -> None:
             return SYSTEM
 
     tokenizer = chatml("<|im_start|>{{ messages[0].content }}{{ x }}<|im_end|>")
-    with pytest.raises(kv.ArgumentTypeError, match="Sly"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="Sly"):
         tokenizer.apply_chat_template(SAID, x=Sly())
     assert names(tokenizer, tokenizer.apply_chat_template(SAID, x=3.5)) == ["<s>", "<|im_start|>", "<|im_end|>"]
-    with pytest.raises(kv.ArgumentError, match="messages"):
+    with pytest.raises(kv.errors.ArgumentError, match="messages"):
         tokenizer.rendered(SAID, variables={"messages": []})
 
 
@@ -373,7 +373,7 @@ def test_other_readings_are_refused(wrong: Any) -> None:
         tokenizer.encode,
         lambda text, **more: tokenizer.apply_chat_template([{"role": text, "content": text}], **more),
     ):
-        with pytest.raises(kv.ArgumentError, match=r"special_tokens: got .*allowed 'letters' or 'parse'"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"special_tokens: got .*allowed 'letters' or 'parse'"):
             call("a", special_tokens=wrong)
 
 

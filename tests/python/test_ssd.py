@@ -75,7 +75,7 @@ def test_a_cache_goes_on_from_its_states() -> None:
     rows, parts = Rows(14, 3), [(0, 5), (5, 6), (6, 14)]
     whole, _ = rows.ssd()
     for device in (None, "host"):
-        cache = kv.RecurrentCache([0], 0, 0, HEADS, HEAD_DIM, STATE, 8, dtype="float32", device=device)
+        cache = kv.caches.RecurrentCache([0], 0, 0, HEADS, HEAD_DIM, STATE, 8, dtype="float32", device=device)
         seen = []
         for begin, end in parts:
             cache.start_forward(list(range(begin, end)), [0] * (end - begin))
@@ -89,16 +89,16 @@ def test_a_cache_goes_on_from_its_states() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     rows = Rows(4, 1)
-    with pytest.raises(kv.ArgumentError, match=r"a: got"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"a: got"):
         kv.ops.ssd(rows.x, rows.dt, rows.a[:3], rows.b, rows.c, rows.d)
-    with pytest.raises(kv.ArgumentError, match=r"dt_limits: got 2 and 1"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"dt_limits: got 2 and 1"):
         rows.ssd(dt_min=2.0, dt_max=1.0)
-    with pytest.raises(kv.ArgumentTypeError, match=r"dt_max"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"dt_max"):
         rows.ssd(dt_max="none")
-    cache = kv.RecurrentCache([0], 0, 0, HEADS, HEAD_DIM, STATE, 8, dtype="float32")
+    cache = kv.caches.RecurrentCache([0], 0, 0, HEADS, HEAD_DIM, STATE, 8, dtype="float32")
     cache.start_forward([0, 1, 2, 3], [0] * 4)
-    with pytest.raises(kv.ArgumentError, match=r"b: got shape .*, allowed \[4, a divisor of 4, 12\]"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"b: got shape .*, allowed \[4, a divisor of 4, 12\]"):
         cache.ssd(0, rows.x, rows.dt, rows.a, rows.b[:, [0, 0, 0]], rows.c, rows.d)
-    with pytest.raises(kv.ArgumentError, match=r"d: got shape"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"d: got shape"):
         cache.ssd(0, rows.x, rows.dt, rows.a, rows.b, rows.c, rows.d[:2])
     cache.ssd(0, *rows.arguments)

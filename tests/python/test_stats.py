@@ -11,8 +11,8 @@ from fakes import DictStore
 
 
 def test_all_of_it_is_plain_numbers_and_texts(tmp_path: Path) -> None:
-    attention = kv.CausalCache([0], 1, 4, 32, dtype="float32", device="host")
-    recurrent = kv.RecurrentCache([1], 0, 0, 1, 4, 4, 4, device="host")
+    attention = kv.caches.CausalCache([0], 1, 4, 32, dtype="float32", device="host")
+    recurrent = kv.caches.RecurrentCache([1], 0, 0, 1, 4, 4, 4, device="host")
     options: dict[str, Any] = {"fingerprint": "stats", "host_bytes": "1MiB", "disk": tmp_path / "disk"}
     with kv.PrefixCache([attention, recurrent], disk_bytes="1MiB", store=DictStore(), **options) as cache:
         stats = cache.stats()
@@ -23,6 +23,6 @@ def test_all_of_it_is_plain_numbers_and_texts(tmp_path: Path) -> None:
 
 
 def test_what_is_absent_is_none() -> None:
-    with kv.PrefixCache(kv.CausalCache([0], 1, 4, 32, device="host"), host_bytes=0) as cache:
+    with kv.PrefixCache(kv.caches.CausalCache([0], 1, 4, 32, device="host"), host_bytes=0) as cache:
         stats = cache.stats()
     assert (stats["disk"], stats["store"], stats["recurrent"]) == (None, None, [])

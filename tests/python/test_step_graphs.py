@@ -91,7 +91,7 @@ def random_step(twins: Twins, random: np.random.Generator) -> None:
             session.close()
     elif act == 4:
         for cache in twins.caches:
-            with contextlib.suppress(kv.CacheFull):  # nothing but what live sessions hold
+            with contextlib.suppress(kv.errors.CacheFullError):  # nothing but what live sessions hold
                 cache.page_out(nbytes=1)
     else:
         rows = int(random.integers(1, count + 1))
@@ -182,7 +182,7 @@ def test_wrong_steps_are_refused_and_stay_open() -> None:
     list(kv.generate(model, session, 3, ignore_eos=True))
     session.append(VOCAB)
     step = session.decode()
-    with pytest.raises(kv.ArgumentError, match="token id 97"):
+    with pytest.raises(kv.errors.ArgumentError, match="token id 97"):
         model(step)
     assert not step.complete
     session.rewind(session.length)
@@ -190,13 +190,13 @@ def test_wrong_steps_are_refused_and_stay_open() -> None:
     step = session.decode()
     width = (4 + 2 + 2) * 16
     step.attend_qkv(0, np.zeros((1, width), np.float32))
-    with pytest.raises(kv.ArgumentError, match="1 layers were put"):
+    with pytest.raises(kv.errors.ArgumentError, match="1 layers were put"):
         model.graphs.compute(step, never)
     session.rewind(session.length)
-    with pytest.raises(kv.ClosedError, match="dropped"):
+    with pytest.raises(kv.errors.ClosedError, match="dropped"):
         model.graphs.compute(step, never)
     session.append(3)
-    with pytest.raises(kv.ArgumentTypeError, match="launch"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="launch"):
         model.graphs.compute(caches_of(model).begin([1]).decode(), lambda: 1)
     assert model.graphs.compute(session.decode(), never).shape == (1, VOCAB)
 

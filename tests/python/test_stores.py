@@ -18,7 +18,8 @@ import pytest
 
 import kvtrie as kv
 from kvtrie import _core, stores
-from kvtrie.stores import RedisStore, StoreError, open_store
+from kvtrie.errors import StoreError
+from kvtrie.stores import RedisStore, open_store
 from processes import PATIENCE, run_python
 from redis_server import SECRET, PortTakenError, RedisServer
 
@@ -155,7 +156,7 @@ def test_values_beyond_the_cap_are_refused_and_not_fetched(server: RedisServer) 
     wide, narrow = RedisStore(patient(server)), RedisStore(patient(server, "max_value=1024"))
     narrow.put("fits", b"x" * 1024)
     assert narrow.get("fits") == b"x" * 1024
-    with pytest.raises(kv.ArgumentError, match=r"value: got 1025 bytes, allowed 1024"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"value: got 1025 bytes, allowed 1024"):
         narrow.put("large", b"x" * 1025)
     wide.put("large", b"x" * (64 << 20 >> 2))
     before = narrow._client.info("stats")["total_net_output_bytes"]
@@ -291,7 +292,7 @@ def test_the_password_appears_nowhere(server: RedisServer, caplog: pytest.LogCap
         f"redis://:{SECRET}@[host/0",
         f":{SECRET}@host",
     ):
-        with pytest.raises(kv.ArgumentError) as wrong:
+        with pytest.raises(kv.errors.ArgumentError) as wrong:
             RedisStore(bad)
         assert wrong.value.__cause__ is None
         seen.append(str(wrong.value))
@@ -332,7 +333,7 @@ def test_an_error_of_the_library_loses_the_password() -> None:
     ],
 )
 def test_options_that_cannot_be_used_are_named(options: str, message: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=message):
+    with pytest.raises(kv.errors.ArgumentError, match=message):
         RedisStore(f"redis://localhost/0?{options}")
 
 
@@ -341,7 +342,7 @@ def test_options_that_cannot_be_used_are_named(options: str, message: str) -> No
 )
 def test_a_url_that_is_no_text_is_refused(url: str) -> None:
     """As one is that comes from bytes that are no UTF-8."""
-    with pytest.raises(kv.ArgumentError, match="lone surrogates"):
+    with pytest.raises(kv.errors.ArgumentError, match="lone surrogates"):
         RedisStore(url)
 
 
@@ -362,7 +363,7 @@ def test_options_have_the_values_of_the_url() -> None:
 
 def test_without_the_package_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(kv.NotSupported, match=r"pip install 'kvtrie\[store\]'"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"pip install 'kvtrie\[store\]'"):
         RedisStore("redis://localhost")
 
 
@@ -371,7 +372,7 @@ def test_a_store_is_a_url_or_an_object_with_three_methods() -> None:
     assert open_store(table) is table and isinstance(table, stores.Store)
     assert isinstance(open_store("redis://localhost"), RedisStore)
     for wrong in (None, 5, {}, Table, object()):
-        with pytest.raises(kv.ArgumentTypeError, match=r"store: got .*get\(key\)"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"store: got .*get\(key\)"):
             open_store(wrong)
 
 
@@ -519,7 +520,7 @@ def test_an_object_that_gives_no_bytes_fails_that_call(value: object) -> None:
 
 def test_an_object_without_the_methods_is_refused() -> None:
     for wrong in (None, object(), {}, type("Half", (), {"get": print, "put": print})()):
-        with pytest.raises(kv.ArgumentTypeError, match=r"store"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"store"):
             _core._SharedTier(wrong, 1024)
 
 

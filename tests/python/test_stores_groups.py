@@ -13,7 +13,8 @@ import pytest
 import kvtrie as kv
 from fakes import CodingModel, make_cache, run
 from kvtrie import _redis
-from kvtrie.stores import RedisStore, StoreError
+from kvtrie.errors import StoreError
+from kvtrie.stores import RedisStore
 from processes import PATIENCE
 from redis_groups import Certificates, Cluster, Watched, client_of, cluster, watched
 from redis_server import SECRET, started
@@ -247,7 +248,7 @@ def test_urls_that_cannot_be_used_are_refused(url: str, message: str | None) -> 
     if message is None:
         assert RedisStore(url).name == "redis+cluster://a:6379,localhost:6379,b:6379"
         return
-    with pytest.raises(kv.ArgumentError, match=message):
+    with pytest.raises(kv.errors.ArgumentError, match=message):
         RedisStore(url)
 
 

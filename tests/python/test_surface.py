@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 
 import kvtrie as kv
 from kvtrie import _core
+from kvtrie._moved import MOVED
 from processes import run_python
 
 PACKAGE = Path(kv.__file__).parent
@@ -154,9 +156,15 @@ def test_the_comparison_sees_differences() -> None:
 # ---- the surface -----------------------------------------------------------------------------------------------------
 
 SURFACE = {
-    kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie "
-    "Session Step StepGraphs models generate simulate media Reprocess "
-    "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError stores StoreError",
+    kv: "PrefixCache Session Step Generation generate generate_batch Batch Batcher Request Sampling Sampler score "
+    "quality Tensor tensor Device devices media Error errors results models hf ops stores caches trie ray replay viz",
+    kv.caches: "CausalCache Snapshot RecurrentCache RecurrentSnapshot EncoderCache EncoderSnapshot HybridCache "
+    "HybridSnapshot",
+    kv.trie: "PrefixTrie TrieNode Evicted TokenTexts fingerprints",
+    kv.ray: "generate score row_seed scale",
+    kv.replay: "simulate simulate_fleet",
+    kv.errors: "Error ArgumentError ArgumentTypeError BusyError CacheFullError ClosedError DeviceError DownloadError "
+    "FormatError InternalError NotRestorableError NotSupportedError StoreError IgnoredWarning",
     kv.Device: "name vendor kind unified_memory global_bytes capabilities memory from_opencl cl_context cl_queue",
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
     "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
@@ -164,7 +172,7 @@ SURFACE = {
     "sigmoid softplus relu_squared clamp ssd add mul softmax concat split attention argmax sample warm_up",
     kv.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
-    kv.Snapshot: "start end nbytes shared_nbytes tier",
+    kv.caches.Snapshot: "start end nbytes shared_nbytes tier",
     kv.PrefixCache: "begin batch plan restore page_out evict set_limits set_quota remove_quota usage pin unpin stats "
     "check tree nodes to_dot to_svg "
     "_repr_html_ close save open flush",
@@ -172,9 +180,12 @@ SURFACE = {
     "can_rewind checkpoint shift length tokens kv kv_all close __enter__ __exit__",
     kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta ssd set_causal states "
     "put_states boundaries",
-    kv.StepGraphs: "compute stats",
-    kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
+    kv.ops.StepGraphs: "compute stats",
+    kv.trie.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }
+
+
+PARTS = (kv, kv.caches, kv.errors, kv.models, kv.ops, kv.ray, kv.replay, kv.results, kv.stores, kv.trie, kv.viz)
 
 
 def test_every_promised_name_is_there() -> None:
@@ -188,6 +199,33 @@ def test_all_names_exist() -> None:
     assert [name for name in kv.ops.__all__ if not hasattr(kv.ops, name)] == []
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         kv.nothing_of_the_kind  # noqa: B018
+
+
+def test_a_name_that_moved_says_where_it_is() -> None:
+    assert not set(MOVED) & set(kv.__all__)
+    for old, new in MOVED.items():
+        module, _, name = new.rpartition(".")
+        owner = importlib.import_module(f"kvtrie.{module}") if module else kv
+        assert hasattr(owner, name), new
+        with pytest.raises(AttributeError, match=f"'{old}': it is kvtrie.{new} now"):
+            getattr(kv, old)
+        if old != "scale":  # whose module stays for the command line of Ray
+            with pytest.raises(ImportError, match=f"'{old}': it is kvtrie.{new} now"):
+                exec(f"from kvtrie import {old}")
+    with pytest.raises(ImportError, match="cannot import name 'nothing_of_the_kind'"):
+        exec("from kvtrie import nothing_of_the_kind")
+
+
+def test_errors_end_in_error_and_are_in_one_module() -> None:
+    """Of the whole package, but for what never leaves it."""
+    for name in kv.errors.__all__:
+        kind = getattr(kv.errors, name)
+        assert kind is kv.errors.IgnoredWarning or (issubclass(kind, kv.Error) and name.endswith("Error"))
+    for module in PARTS:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if isinstance(value, type) and issubclass(value, BaseException):
+                assert value is kv.Error or module is kv.errors, name
 
 
 def test_errors_and_values_are_those_of_the_core() -> None:

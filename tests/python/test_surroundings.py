@@ -62,7 +62,7 @@ def test_variables_with_a_tilde_mean_the_home(homeless: Path, monkeypatch: pytes
 
 def test_a_path_with_a_tilde_is_refused_without_a_home(homeless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for call in (kv.models.load, kv.models.load_tokenizer, kv.models.describe):
-        with pytest.raises(kv.ArgumentError, match=r"got '~/x' and no home, allowed an absolute path, or HOME"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"got '~/x' and no home, allowed an absolute path, or HOME"):
             call("~/x")
     for command in (
         ["serve", "tiny", "--disk", "~/x"],

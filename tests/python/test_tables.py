@@ -39,5 +39,5 @@ def test_nothing_is_cut() -> None:
 
 
 def test_importing_kvtrie_imports_neither_rich_nor_wcwidth() -> None:
-    program = "import sys, kvtrie, kvtrie.viz, kvtrie.simulate; print({'rich', 'wcwidth'} & sys.modules.keys())"
+    program = "import sys, kvtrie, kvtrie.viz, kvtrie.replay; print({'rich', 'wcwidth'} & sys.modules.keys())"
     assert run_python("-c", program).stdout.strip() == "set()"

@@ -122,7 +122,7 @@ def test_a_folder_has_the_templates_that_transformers_finds(name: str, tmp_path:
     ],
 )
 def test_templates_that_are_none_are_refused(files: Files, text: str, tmp_path: Path) -> None:
-    with pytest.raises(kv.FormatError, match=rf"^\[models\.load\] .*{text}"):
+    with pytest.raises(kv.errors.FormatError, match=rf"^\[models\.load\] .*{text}"):
         from_folder(tmp_path, files)
 
 
@@ -145,7 +145,7 @@ def test_tools_choose_the_template_for_tools(tmp_path: Path) -> None:
             for more in ({}, {"tools": None}, {"tools": []}, {"tools": TOOLS})
         ]
         assert said == ["hi", "hi", "0 tools:hi", "1 tools:hi"]
-        with pytest.warns(kv.IgnoredWarning, match="tools"):
+        with pytest.warns(kv.errors.IgnoredWarning, match="tools"):
             tokenizer.apply_chat_template(HELLO, tools=TOOLS, chat_template="default")
         assert tokenizer.template(tools=TOOLS).wants().tools and not tokenizer.template().wants().tools
 
@@ -156,10 +156,10 @@ def test_a_template_is_asked_for_by_its_name_or_given(tmp_path: Path) -> None:
     assert say(HELLO, tokenize=False, chat_template="rag", tools=TOOLS) == "1 tools:hi"
     assert say(HELLO, tokenize=False, chat_template="<{{ messages[0].content }}>") == "<hi>"
     with pytest.raises(
-        kv.ArgumentError, match=r"^\[tokenizer\] chat_template: got 'rga', allowed a template, default, rag$"
+        kv.errors.ArgumentError, match=r"^\[tokenizer\] chat_template: got 'rga', allowed a template, default, rag$"
     ):
         say(HELLO, chat_template="rga")
-    with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\] chat_template: got 3 \(int\)"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"^\[tokenizer\] chat_template: got 3 \(int\)"):
         say(HELLO, chat_template=3)  # type: ignore[call-overload]
     for number in range(40):  # those that callers give are not kept for ever
         assert say(HELLO, tokenize=False, chat_template=f"{number}{PLAIN}") == f"{number}hi"
@@ -168,7 +168,7 @@ def test_a_template_is_asked_for_by_its_name_or_given(tmp_path: Path) -> None:
 
 def test_no_default_is_an_error_that_names_what_there_is(tmp_path: Path) -> None:
     tokenizer = from_gguf(tmp_path / "a.gguf", pairs(tool_use=USE, rag=PLAIN))
-    with pytest.raises(kv.ArgumentError, match=r"no default among .*, allowed one by name: rag, tool_use$"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"no default among .*, allowed one by name: rag, tool_use$"):
         tokenizer.apply_chat_template(HELLO)
     assert tokenizer.apply_chat_template(HELLO, tokenize=False, tools=TOOLS) == "1 tools:hi"
 
@@ -179,7 +179,7 @@ def test_a_template_that_is_set_anew_is_taken(tmp_path: Path) -> None:
     tokenizer.chat_template = "{{ messages[0].content|upper }}"
     assert tokenizer.apply_chat_template(HELLO, tokenize=False) == "HI"
     tokenizer.chat_template = None
-    with pytest.raises(kv.NotSupported, match="no chat template"):
+    with pytest.raises(kv.errors.NotSupportedError, match="no chat template"):
         tokenizer.apply_chat_template(HELLO)
 
 
@@ -205,5 +205,5 @@ def test_templates_see_every_special_token_that_has_a_name(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "tokenize", "self", "tools"])
 def test_no_variable_takes_the_place_of_an_argument(name: str) -> None:
     model = kv.models.load(Path(__file__).parents[2] / "examples/tiny")
-    with pytest.raises(kv.ArgumentError, match=rf"^\[model\.chat\] template: got '{name}', allowed variables"):
+    with pytest.raises(kv.errors.ArgumentError, match=rf"^\[model\.chat\] template: got '{name}', allowed variables"):
         model.chat_tokens(HELLO, tools=[], template={name: []})

@@ -52,18 +52,20 @@ def test_what_reads_both_gets_what_came() -> None:
 def test_a_part_that_is_no_text_is_refused_where_content_is_one_text() -> None:
     picture = {"role": "user", "content": [*parts("What is it?"), {"type": "image", "image": object()}]}
     with pytest.raises(
-        kv.ArgumentError, match=r"^\[tokenizer\] messages\[0\]\.content\[1\]: got a part of type 'image'"
+        kv.errors.ArgumentError, match=r"^\[tokenizer\] messages\[0\]\.content\[1\]: got a part of type 'image'"
     ):
         prompt(TEMPLATES["plain"], picture)
     assert prompt(TEMPLATES["either"], picture) == "<user>What is it?<image></user>\n"
-    with pytest.raises(kv.ArgumentError, match=r"messages\[0\]\.content\[0\]\.text: got None"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"messages\[0\]\.content\[0\]\.text: got None"):
         prompt(TEMPLATES["either"], {"role": "user", "content": [{"type": "text", "text": None}]})
 
 
 def test_an_empty_turn_is_refused_by_name() -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content if m.role == 'user' }}</{{ m.role }}>{% endfor %}"
     answer = {"role": "assistant", "content": "To the sea."}
-    with pytest.raises(kv.ArgumentError, match=r"^\[tokenizer\] messages\[1\]\.content: got .*'assistant' message"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=r"^\[tokenizer\] messages\[1\]\.content: got .*'assistant' message"
+    ):
         prompt(template, QUESTION, answer, QUESTION)
     assert prompt(template, QUESTION, {"role": "assistant", "content": " "}) == (
         "<user>Which city?</user><assistant></assistant>"
@@ -84,7 +86,9 @@ def test_a_part_that_is_not_read_is_refused_by_name() -> None:
     """Of three, one is left out, which no probe looks for."""
     template = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text if loop.index != 3 }}"
     template += "{% endfor %}{% endfor %}"
-    with pytest.raises(kv.ArgumentError, match=r"^\[tokenizer\] messages\[0\]\.content\[2\]: got .*'user' message"):
+    with pytest.raises(
+        kv.errors.ArgumentError, match=r"^\[tokenizer\] messages\[0\]\.content\[2\]: got .*'user' message"
+    ):
         prompt(template, {"role": "user", "content": parts("a b c", "d e f", "g h i", "j k l")})
 
 
@@ -101,7 +105,7 @@ def test_content_may_become_another_text() -> None:
 def test_a_role_that_is_left_out_is_told_once() -> None:
     tokenizer = Tokenizer(RAW, chat_template=TEMPLATES["no tools, no system"])
     messages = [{"role": "system", "content": "Be brief."}, QUESTION, CALLING, RESULT]
-    with pytest.warns(kv.IgnoredWarning) as told:
+    with pytest.warns(kv.errors.IgnoredWarning) as told:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     assert text == "Q: Which city?\nA: \n"
     assert [str(each.message).split(":")[1].strip() for each in told] == ["messages", "messages"] or len(told) == 3
@@ -142,9 +146,9 @@ def test_no_content_beside_calls_is_absent_or_empty_and_never_a_word() -> None:
         if name in ("alternating", "thoughts"):
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", kv.IgnoredWarning)
+            warnings.simplefilter("ignore", kv.errors.IgnoredWarning)
             assert "None" not in prompt(template, QUESTION, CALLING, RESULT), name
-    with pytest.raises(kv.ArgumentError, match="refused the messages"):
+    with pytest.raises(kv.errors.ArgumentError, match="refused the messages"):
         prompt("{% for m in messages %}{{ m.content + '' }}{% endfor %}", {"role": "user", "content": None})
 
 
@@ -183,16 +187,18 @@ def test_a_template_sees_plain_values_alone() -> None:
         '{"role": "user", "content": "c"}{"role": "user", "content": "d"}{"role": "user", "content": "e"}30.5'
     )
     for wrong, where in (({"x": object()}, r"messages\[0\]\.x"), ({"content": np.zeros(2)}, r"messages\[0\]\.content")):
-        with pytest.raises(kv.ArgumentTypeError, match=rf"^\[tokenizer\] {where}: got "):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=rf"^\[tokenizer\] {where}: got "):
             prompt(template, {"role": "user", **wrong})
     for variables, where in (
         ({"n": len}, "n"),
         ({"tools": [len]}, r"tools\[0\]"),
         ({"documents": ["a"]}, r"documents\[0\]"),
     ):
-        with pytest.raises(kv.ArgumentTypeError, match=rf"^\[tokenizer\] {where}: got "):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=rf"^\[tokenizer\] {where}: got "):
             prompt(template, QUESTION, **variables)
-    with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\] messages\[1\]: got 'b' \(str\), allowed a message"):
+    with pytest.raises(
+        kv.errors.ArgumentTypeError, match=r"^\[tokenizer\] messages\[1\]: got 'b' \(str\), allowed a message"
+    ):
         prompt(template, QUESTION, "b")
 
 
@@ -203,7 +209,7 @@ def test_values_that_contain_themselves_are_refused() -> None:
         lambda: prompt("{{ messages|length }}", {"role": "user", "content": endless}),
         lambda: prompt("{{ messages|length }}", QUESTION, n=endless),
     ):
-        with pytest.raises(kv.ArgumentError, match=r"contain themselves, allowed trees"):
+        with pytest.raises(kv.errors.ArgumentError, match=r"contain themselves, allowed trees"):
             call_it()
 
 
@@ -218,7 +224,7 @@ def test_reasoning_has_each_of_its_names() -> None:
 
 @pytest.mark.parametrize("name", ["continue_final_message", "return_dict", "padding", "max_length"])
 def test_arguments_of_transformers_that_are_none_here_are_refused(name: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=rf"^\[tokenizer\] {name}: got True .*, allowed nothing"):
+    with pytest.raises(kv.errors.ArgumentError, match=rf"^\[tokenizer\] {name}: got True .*, allowed nothing"):
         prompt(TEMPLATES["plain"], QUESTION, **{name: True})
     assert prompt(TEMPLATES["plain"], QUESTION, **{name: False}) == "<s><|user|>Which city?"
     own = "{{ messages[0].content }}{{ " + name + " }}"
@@ -248,5 +254,5 @@ def test_a_probe_of_an_endless_template_ends() -> None:
     source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     template = ChatTemplate(source)
     assert set(template.wants().content.values()) == {"unknown"} and template.wants().arguments == "unknown"
-    with pytest.raises(kv.ArgumentError, match="chat template: got more than"):
+    with pytest.raises(kv.errors.ArgumentError, match="chat template: got more than"):
         template.render({"messages": template.prepared([QUESTION])})

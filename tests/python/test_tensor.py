@@ -105,7 +105,7 @@ def test_any_layout(layout: str) -> None:
     ],
 )
 def test_a_number_that_does_not_fit_is_refused(given: Any, dtype: Any) -> None:
-    with pytest.raises(kv.ArgumentError, match=r"array\[\d\]: got .*, allowed"):
+    with pytest.raises(kv.errors.ArgumentError, match=r"array\[\d\]: got .*, allowed"):
         kv.tensor(given, dtype)
 
 
@@ -133,7 +133,7 @@ def test_infinities_and_nans_pass() -> None:
     ],
 )
 def test_what_is_no_array_of_numbers_is_refused(given: Any, dtype: Any) -> None:
-    with pytest.raises(kv.ArgumentTypeError, match="allowed"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="allowed"):
         kv.tensor(given, dtype)
 
 
@@ -185,9 +185,9 @@ def test_slices_and_shapes_share_the_storage(place: Any) -> None:
 @pytest.mark.parametrize("index", [0, -1, (slice(1), slice(1)), ..., None, "a", 1.0])
 def test_only_slices_of_the_first_axis(index: Any) -> None:
     x = kv.tensor(np.zeros((2, 2), np.float32))
-    with pytest.raises(kv.ArgumentTypeError, match="index"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="index"):
         x[index]
-    with pytest.raises(kv.ArgumentError, match="step"):
+    with pytest.raises(kv.errors.ArgumentError, match="step"):
         x[::2]
     with pytest.raises(TypeError, match="not iterable"):
         iter(x)
@@ -195,14 +195,14 @@ def test_only_slices_of_the_first_axis(index: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(5,), (-1, -1), (-2, 2), (0,)])
 def test_a_shape_that_does_not_fit(shape: tuple[int, ...]) -> None:
-    with pytest.raises(kv.ArgumentError):
+    with pytest.raises(kv.errors.ArgumentError):
         kv.tensor(np.zeros((2, 2), np.float32)).reshape(*shape)
 
 
 def test_rank_0() -> None:
     x = kv.tensor(np.float32(3))
     assert (x.shape, float(x.numpy())) == ((), 3.0)
-    with pytest.raises(kv.ArgumentTypeError, match="rank 0"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="rank 0"):
         len(x)
 
 
@@ -215,7 +215,7 @@ def test_mapped_reads_and_writes(place: Any) -> None:
     with x.mapped(write=False) as array, pytest.raises(ValueError, match="read-only"):
         array[0] = 1
     mapping = x.mapped()
-    with mapping, pytest.raises(kv.BusyError):
+    with mapping, pytest.raises(kv.errors.BusyError):
         mapping.__enter__()
 
 
@@ -269,7 +269,7 @@ def test_a_tensor_of_a_tensor(device: Any) -> None:
 def test_without_a_copy(place: Any, device: Any) -> None:
     array = aligned((4, 3), np.float32)
     if place == device and not device.unified_memory:
-        with pytest.raises(kv.NotSupported, match="share memory"):
+        with pytest.raises(kv.errors.NotSupportedError, match="share memory"):
             kv.tensor(array, device=place, copy=False)
         return
     x = kv.tensor(array, device=place, copy=False)
@@ -288,14 +288,14 @@ def test_without_a_copy_or_not_at_all(why: str, device: Any) -> None:
         given.flags.writeable = False
     if why == "address" and not device.unified_memory:
         pytest.skip("the address does not matter where memory is not shared")
-    with pytest.raises(kv.NotSupported, match=r"copy=False: .*use copy=True"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"copy=False: .*use copy=True"):
         kv.tensor(given, copy=False)
 
 
 def test_no_pickles_and_no_deep_copies() -> None:
     x = kv.tensor([1.0])
     for attempt in (pickle.dumps, copy.deepcopy, copy.copy):
-        with pytest.raises(kv.ArgumentTypeError, match=r"pickling x\.numpy"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"pickling x\.numpy"):
             attempt(x)
 
 
@@ -346,13 +346,13 @@ def test_trim_gives_memory_back(device: Any) -> None:
 
 @pytest.mark.parametrize("name", ["no such device", "\0"])
 def test_a_device_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(kv.ArgumentError, match="name: got"):
+    with pytest.raises(kv.errors.ArgumentError, match="name: got"):
         kv.Device(name)
-    with pytest.raises(kv.ArgumentError):
+    with pytest.raises(kv.errors.ArgumentError):
         kv.tensor([1], device=name)
     if "\0" not in name:
         monkeypatch.setenv("KVTRIE_DEVICE", name)
-        with pytest.raises(kv.ArgumentError, match="KVTRIE_DEVICE: got"):
+        with pytest.raises(kv.errors.ArgumentError, match="KVTRIE_DEVICE: got"):
             kv.Device()
 
 
@@ -363,9 +363,9 @@ def test_the_environment_names_the_default(device: Any, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", [5, 1.5, [], b"x"])
 def test_a_device_of_the_wrong_type(name: Any) -> None:
-    with pytest.raises(kv.ArgumentTypeError):
+    with pytest.raises(kv.errors.ArgumentTypeError):
         kv.Device(name)
-    with pytest.raises(kv.ArgumentTypeError):
+    with pytest.raises(kv.errors.ArgumentTypeError):
         kv.tensor([1], device=name)
 
 
@@ -388,7 +388,7 @@ def test_the_best_device_is_chosen_by_capability(monkeypatch: pytest.MonkeyPatch
         (False, r"install 'kvtrie\[cpu\]'.* or pocl-opencl-icd"),
     ):
         monkeypatch.setattr(_health, "in_source_tree", lambda in_tree=in_tree: in_tree)
-        with pytest.raises(kv.DeviceError, match=advice):
+        with pytest.raises(kv.errors.DeviceError, match=advice):
             _devices._best("", "name")
 
 
@@ -402,5 +402,5 @@ def test_the_best_device_is_chosen_by_capability(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_single_number_that_does_not_fit_is_refused(number: Any, dtype: str, allowed: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=rf"array: got .*, allowed {allowed}"):
+    with pytest.raises(kv.errors.ArgumentError, match=rf"array: got .*, allowed {allowed}"):
         kv.tensor(np.array(number), device="host", dtype=dtype)

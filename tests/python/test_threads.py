@@ -76,7 +76,7 @@ def test_two_threads_in_one_session(call: str) -> None:
     first = threading.Thread(target=lambda: session.append(9))
     first.start()
     assert gate.reached.wait(PATIENCE)
-    with pytest.raises(kv.BusyError, match="another thread"):
+    with pytest.raises(kv.errors.BusyError, match="another thread"):
         second[call]()
     other.append(10)  # other sessions of the cache are free
     gate.open.set()
@@ -106,7 +106,7 @@ def test_conversations_in_many_threads(device: Any) -> None:
                         branch.rewind(int(random.integers(33)))
                     session.append(int(random.integers(1000)))
                     model(session.decode())
-            except kv.CacheFull:
+            except kv.errors.CacheFullError:
                 continue
             if random.integers(4) == 0:
                 cache.page_out(prompt)
@@ -128,7 +128,7 @@ def test_a_cache_is_closed_while_others_use_it() -> None:
         while True:
             try:
                 run(cache, range(10), model)
-            except kv.ClosedError:
+            except kv.errors.ClosedError:
                 return
             started.set()
 

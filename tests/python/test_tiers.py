@@ -137,7 +137,7 @@ def test_any_bits_come_back(dtype: str, tmp_path: Path) -> None:
             return [np.asarray(part).tobytes() for part in step.get(0)[:2]]
 
     def open_cache() -> Any:
-        caches = kv.CausalCache(1, 2, 8, 300, dtype=dtype, device="host")
+        caches = kv.caches.CausalCache(1, 2, 8, 300, dtype=dtype, device="host")
         return kv.PrefixCache(caches, host_bytes="1MiB", disk=tmp_path / "folder", disk_bytes="1MiB", fingerprint="x")
 
     cache = open_cache()
@@ -230,5 +230,5 @@ def test_saving_while_the_disk_tier_has_the_folder(tmp_path: Path) -> None:
 
 
 def test_open_refuses_what_was_never_saved(tmp_path: Path) -> None:
-    with pytest.raises(kv.FormatError, match="allowed a folder that kvtrie saved to"):
+    with pytest.raises(kv.errors.FormatError, match="allowed a folder that kvtrie saved to"):
         kv.PrefixCache.open(tmp_path, make("dense")[0].caches, fingerprint="x")

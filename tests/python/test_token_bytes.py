@@ -117,7 +117,7 @@ def test_what_goes_on_behind_a_text_keeps_its_first_space() -> None:
     tokens = tokenizer.encode("Hello", add_special_tokens=False)
     assert "".join(streamed(tokenizer, tokens)) == "Hello"
     assert "".join(streamed(tokenizer, tokens, begins=False)) == " Hello"
-    with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer.stream\] begins: got "):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"^\[tokenizer.stream\] begins: got "):
         tokenizer.stream(begins="no")  # type: ignore[arg-type]
 
 

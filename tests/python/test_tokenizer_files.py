@@ -67,7 +67,7 @@ def _outcome(path: Path, seed: int) -> str:
         return "refused by transformers alone"
     if all(_equal(ours, theirs, text) for text in tokenizer_folders.tried(seed)):
         return "equal"
-    return "told" if any(issubclass(each.category, kv.IgnoredWarning) for each in told) else "silently wrong"
+    return "told" if any(issubclass(each.category, kv.errors.IgnoredWarning) for each in told) else "silently wrong"
 
 
 def _equal(ours: Any, theirs: Any, text: str) -> bool:
@@ -135,7 +135,7 @@ def test_an_id_that_a_token_does_not_have_is_refused(file: str, number: int, tmp
     if file == "added_tokens_decoder":
         settings, files = {file: {**decoder_of("pieces"), str(number): token("<extra>")}}, {}
     folder = Folder("pieces", None, None, settings, files)
-    with pytest.raises(kv.FormatError, match=rf"{file}: got '<extra>' with id {number}, allowed 700"):
+    with pytest.raises(kv.errors.FormatError, match=rf"{file}: got '<extra>' with id {number}, allowed 700"):
         loaded(folder, tmp_path / "folder")
 
 
@@ -155,7 +155,7 @@ def test_an_id_that_a_token_does_not_have_is_refused(file: str, number: int, tmp
     ],
 )
 def test_wrong_tokens_are_refused(settings: Any, tmp_path: Path) -> None:
-    with pytest.raises(kv.FormatError, match=r"models\.load"):
+    with pytest.raises(kv.errors.FormatError, match=r"models\.load"):
         loaded(Folder("pieces", None, None, settings), tmp_path / "folder")
 
 
@@ -171,12 +171,12 @@ def test_wrong_tokens_are_refused(settings: Any, tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_change_texts_otherwise_are_refused(settings: Any, why: str, tmp_path: Path) -> None:
-    with pytest.raises(kv.NotSupported, match=why):
+    with pytest.raises(kv.errors.NotSupportedError, match=why):
         loaded(Folder("pieces", None, None, settings), tmp_path / "folder")
 
 
 def test_what_nothing_knows_of_is_told_once(tmp_path: Path) -> None:
-    with pytest.warns(kv.IgnoredWarning, match=r"tokenizer_config\.json: nothing here knows of novel") as told:
+    with pytest.warns(kv.errors.IgnoredWarning, match=r"tokenizer_config\.json: nothing here knows of novel") as told:
         loaded(Folder("pieces", None, None, {"novel": 1, "model_max_length": 5}), tmp_path / "folder")
     assert len(told) == 1
 
@@ -217,9 +217,11 @@ def test_chats_begin_with_bos_where_a_folder_says_so(says: bool | None, adds: bo
 
 
 def test_a_class_with_unknown_rules_is_told(tmp_path: Path) -> None:
-    with pytest.warns(kv.IgnoredWarning, match="tokenizer_class: got CohereTokenizer"):
+    with pytest.warns(kv.errors.IgnoredWarning, match="tokenizer_class: got CohereTokenizer"):
         loaded(Folder("pieces", "llama", "CohereTokenizer"), tmp_path / "folder")
-    with pytest.warns(kv.IgnoredWarning, match="got GPT2Tokenizer, but the file says otherwise or more of normalizer"):
+    with pytest.warns(
+        kv.errors.IgnoredWarning, match="got GPT2Tokenizer, but the file says otherwise or more of normalizer"
+    ):
         loaded(Folder("byte-level", "llama", "GPT2Tokenizer"), tmp_path / "other")
 
 
@@ -229,9 +231,9 @@ def test_folders_without_tokenizer_json_say_what_is_not_read(name: str, tmp_path
     shutil.copytree(Path(__file__).parent / "goldens" / "llama-gqa-tied", folder)
     (folder / "tokenizer.json").unlink(missing_ok=True)
     (folder / name).write_bytes(b"{}")
-    with pytest.raises(kv.NotSupported, match=rf"{name}: got a tokenizer in a form that is not read"):
+    with pytest.raises(kv.errors.NotSupportedError, match=rf"{name}: got a tokenizer in a form that is not read"):
         kv.models.load_tokenizer(folder)
-    with pytest.warns(kv.IgnoredWarning, match=rf"{name}: got a tokenizer in a form that is not read"):
+    with pytest.warns(kv.errors.IgnoredWarning, match=rf"{name}: got a tokenizer in a form that is not read"):
         model = kv.models.load(folder)
     assert not model.has_tokenizer
 
@@ -239,7 +241,7 @@ def test_folders_without_tokenizer_json_say_what_is_not_read(name: str, tmp_path
 def test_ids_by_chance_are_refused(tmp_path: Path) -> None:
     whole = json.loads(RAW["pieces"].to_str())
     folder = Folder("pieces", None, None, json={"model": {**whole["model"], "dropout": 0.1}})
-    with pytest.raises(kv.NotSupported, match=r"model\.dropout"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"model\.dropout"):
         loaded(folder, tmp_path / "folder")
 
 

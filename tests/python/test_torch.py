@@ -99,7 +99,7 @@ def test_memory_is_used_in_place_where_that_is_asked_for(dtype: str) -> None:
     made = kv.tensor(given, device="host", copy=False)
     given[3] = 7
     assert made.astype("float32").numpy()[3] == 7
-    with pytest.raises(kv.NotSupported, match="has to change"):
+    with pytest.raises(kv.errors.NotSupportedError, match="has to change"):
         kv.tensor(given[::2], device="host", copy=False)
 
 
@@ -115,7 +115,7 @@ def test_tokens_come_from_torch() -> None:
         session.append(torch.tensor([7, 8], dtype=torch.int32))
         assert session.tokens.tolist() == [0, 1, 2, 3, 4, 7, 8]
     for tokens in (torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2)):
-        with pytest.raises(kv.ArgumentTypeError, match=r"\[begin\] tokens"):
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"\[begin\] tokens"):
             cache.begin(tokens)
 
 
@@ -131,7 +131,7 @@ def test_tokens_come_from_torch() -> None:
     ids=["complex", "bool", "float8", "sparse", "meta"],
 )
 def test_what_is_no_array_of_numbers_in_memory_is_refused(given: Any, text: str) -> None:
-    with pytest.raises(kv.ArgumentTypeError, match=rf"(?s)\[tensor\] array: got .*({text})"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match=rf"(?s)\[tensor\] array: got .*({text})"):
         kv.tensor(given())
 
 
@@ -146,7 +146,7 @@ class Elsewhere:
 
 
 def test_memory_of_another_device_is_refused_by_name() -> None:
-    with pytest.raises(kv.ArgumentTypeError, match="device type 2"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="device type 2"):
         kv.tensor(Elsewhere())
 
 
@@ -188,7 +188,7 @@ def test_a_capsule_that_was_taken_over_is_refused() -> None:
         def __dlpack__(self, **_: Any) -> Any:
             return capsule
 
-    with pytest.raises(kv.ArgumentTypeError, match="taken over"):
+    with pytest.raises(kv.errors.ArgumentTypeError, match="taken over"):
         kv.tensor(Used())
 
 

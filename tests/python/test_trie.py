@@ -14,7 +14,7 @@ SEED = 20260
 
 
 def test_match_is_the_longest_common_beginning() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     node = trie.insert([1, 2, 3, 4], nbytes=40)
     assert (node.start, node.end, node.nbytes, node.is_end, node.namespace) == (0, 4, 40, True, "default")
     assert trie.match([1, 2, 3, 4]) == (4, node)
@@ -28,7 +28,7 @@ def test_match_is_the_longest_common_beginning() -> None:
 
 
 def test_a_fork_splits_the_edge_and_its_bytes() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     first = trie.insert([1, 2, 3, 4], nbytes=40)
     second = trie.insert([1, 2, 8], nbytes=7)
     length, upper = trie.match([1, 2])
@@ -40,7 +40,7 @@ def test_a_fork_splits_the_edge_and_its_bytes() -> None:
 
 
 def test_namespaces_share_nothing() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     trie.insert([1, 2, 3], namespace="a")
     assert trie.match([1, 2, 3], "a")[0] == 3
     assert trie.match([1, 2, 3], namespace="b") == (0, None)
@@ -48,7 +48,7 @@ def test_namespaces_share_nothing() -> None:
 
 
 def test_the_least_recently_used_leaf_goes_first_tail_first() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     a = trie.insert([1, 2, 3, 4], nbytes=40)
     b = trie.insert([5, 6], nbytes=20)
     trie.touch(a)
@@ -64,31 +64,31 @@ def test_the_least_recently_used_leaf_goes_first_tail_first() -> None:
 
 
 def test_locks_keep_a_node_and_all_above_it() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     trie.insert([1, 2], nbytes=1)
     below = trie.insert([1, 2, 3], nbytes=1)
     trie.lock(below)
     assert below.locks == 1
     assert trie.evict(count=10) == []
-    with pytest.raises(kv.BusyError):
+    with pytest.raises(kv.errors.BusyError):
         trie.remove(below)
     trie.unlock(below)
-    with pytest.raises(kv.ArgumentError):
+    with pytest.raises(kv.errors.ArgumentError):
         trie.unlock(below)
     assert trie.remove(below) == 1
     assert len(trie) == 1
 
 
 def test_a_handle_of_what_is_gone() -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     node = trie.insert([1, 2, 3])
     trie.remove(node)
     assert not node.alive
     assert repr(node) == "<kvtrie.TrieNode, gone>"
     for use in (lambda: node.end, lambda: node.tokens, lambda: trie.lock(node), lambda: trie.touch(node)):
-        with pytest.raises(kv.ClosedError):
+        with pytest.raises(kv.errors.ClosedError):
             use()
-    other = kv.PrefixTrie().insert([1])
+    other = kv.trie.PrefixTrie().insert([1])
     with pytest.raises(kv.Error):  # its trie is gone, and it is not this one's
         trie.lock(other)
 
@@ -96,22 +96,22 @@ def test_a_handle_of_what_is_gone() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda t: t.insert([]), kv.ArgumentError),
-        (lambda t: t.insert([-1]), kv.ArgumentError),
-        (lambda t: t.insert([2**31]), kv.ArgumentError),
-        (lambda t: t.insert([1.0]), kv.ArgumentTypeError),
-        (lambda t: t.insert([1], nbytes=-1), kv.ArgumentError),
-        (lambda t: t.insert([1], nbytes="lots"), kv.ArgumentError),
-        (lambda t: t.insert([1], namespace=5), kv.ArgumentTypeError),
-        (lambda t: t.match("text"), kv.ArgumentTypeError),
-        (lambda t: t.lock(None), kv.ArgumentTypeError),
-        (lambda t: t.remove(5), kv.ArgumentTypeError),
-        (lambda t: t.evict(count=-1), kv.ArgumentError),
-        (lambda t: pickle.dumps(t), kv.ArgumentTypeError),
+        (lambda t: t.insert([]), kv.errors.ArgumentError),
+        (lambda t: t.insert([-1]), kv.errors.ArgumentError),
+        (lambda t: t.insert([2**31]), kv.errors.ArgumentError),
+        (lambda t: t.insert([1.0]), kv.errors.ArgumentTypeError),
+        (lambda t: t.insert([1], nbytes=-1), kv.errors.ArgumentError),
+        (lambda t: t.insert([1], nbytes="lots"), kv.errors.ArgumentError),
+        (lambda t: t.insert([1], namespace=5), kv.errors.ArgumentTypeError),
+        (lambda t: t.match("text"), kv.errors.ArgumentTypeError),
+        (lambda t: t.lock(None), kv.errors.ArgumentTypeError),
+        (lambda t: t.remove(5), kv.errors.ArgumentTypeError),
+        (lambda t: t.evict(count=-1), kv.errors.ArgumentError),
+        (lambda t: pickle.dumps(t), kv.errors.ArgumentTypeError),
     ],
 )
 def test_bad_input_changes_nothing(call: Any, error: type[Exception]) -> None:
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     trie.insert([1, 2], nbytes="1KiB")
     with pytest.raises(error, match="allowed"):
         call(trie)
@@ -121,7 +121,7 @@ def test_bad_input_changes_nothing(call: Any, error: type[Exception]) -> None:
 def test_against_a_dictionary() -> None:
     """Random inserts, matches and evictions; a set of all known prefixes decides what is right."""
     random = np.random.default_rng(SEED)
-    trie = kv.PrefixTrie()
+    trie = kv.trie.PrefixTrie()
     known: dict[str, set[tuple[int, ...]]] = {"a": set(), "b": set()}
     for step in range(3000):
         namespace = "ab"[random.integers(2)]

@@ -237,7 +237,7 @@ def test_children_may_be_indices(shared: FakeCache) -> None:
 
 
 def test_a_real_cache_is_drawn_as_its_methods_say() -> None:
-    cache = kv.PrefixCache(kv.CausalCache([0], 1, 8, 64, dtype="float32"), host_bytes="1MiB", clock=lambda: 5.0)
+    cache = kv.PrefixCache(kv.caches.CausalCache([0], 1, 8, 64, dtype="float32"), host_bytes="1MiB", clock=lambda: 5.0)
     zeros = np.zeros((20, 1, 8), np.float32)
     for prompt in (list(range(20)), [*range(12), 50, 51]):
         with cache.begin(prompt) as session:

@@ -100,7 +100,7 @@ def test_warming_up_models_of_ones_own(device: Any) -> None:
     before = device.memory()["programs"]
     kv.ops.warm_up(2, 1, 40, 24, "float32", "bfloat16", "gelu", device)
     packed, pair = kv.ops.pack(weight), kv.ops.pack_pair(weight, weight)
-    cache = kv.CausalCache(1, 1, 40, 64, v_head_dim=24, dtype="float32")
+    cache = kv.caches.CausalCache(1, 1, 40, 64, v_head_dim=24, dtype="float32")
     for rows in (1, 5, 30):
         x = np.zeros((rows, 32), np.float32)
         kv.ops.matmul(x, packed)
@@ -125,5 +125,5 @@ def test_warming_up_models_of_ones_own(device: Any) -> None:
     ],
 )
 def test_wrong_sizes_are_named(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(kv.ArgumentError, match=message):
+    with pytest.raises(kv.errors.ArgumentError, match=message):
         kv.ops.warm_up(*arguments)

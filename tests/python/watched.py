@@ -54,7 +54,7 @@ def compute(step: Any) -> Any:
 
 def make_cache(**options: Any) -> kv.PrefixCache:
     options.setdefault("host_bytes", "1MiB")
-    return kv.PrefixCache([kv.CausalCache([0], 1, 8, 256, dtype="float32")], **options)
+    return kv.PrefixCache([kv.caches.CausalCache([0], 1, 8, 256, dtype="float32")], **options)
 
 
 def fill(cache: kv.PrefixCache, *tokens: int, namespace: str = "default") -> None:

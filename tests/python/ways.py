@@ -15,7 +15,7 @@ import numpy as np
 
 import kvtrie as kv
 from kinds_fakes import VOCAB, History, KindsModel, make_caches
-from kvtrie.replies import begin_reply
+from kvtrie.generate import begin_text
 from processes import PATIENCE
 
 PROMPTS = ([5, 6, 7, 11, 12], [5, 6, 7, 11, 13], [40, 41])
@@ -225,7 +225,7 @@ class Replies(Generate):
     handed_wanted: ClassVar[list[Any]] = [text_of(right(PROMPTS[0]))]
 
     def begin(self) -> Any:
-        return begin_reply(self.model, PROMPTS[0], {"max_tokens": COUNT, "stop": ["never so"], "chunk": 2})
+        return begin_text(self.model, PROMPTS[0], {"max_tokens": COUNT, "stop": ["never so"], "chunk": 2})
 
     def go(self) -> None:
         super().go()
@@ -332,7 +332,7 @@ class Batchers(Way):
         while self.open is None:
             try:
                 self.open = self.submit()
-            except kv.BusyError:  # the one that an exception took from us is about to end
+            except kv.errors.BusyError:  # the one that an exception took from us is about to end
                 assert self.batcher.stats()["active"] + self.batcher.stats()["waiting"] <= 1
 
     def read(self) -> Iterator[Any]:

@@ -15,8 +15,8 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 
-MODULES = ("kvtrie", "kvtrie.errors", "kvtrie.models", "kvtrie.ops", "kvtrie.ray", "kvtrie.scale", "kvtrie.simulate")
-MODULES += ("kvtrie.hf", "kvtrie.stores", "kvtrie.viz")
+PARTS = ("caches", "errors", "hf", "models", "ops", "ray", "ray.scale", "replay", "results", "stores", "trie", "viz")
+MODULES = ("kvtrie", *(f"kvtrie.{part}" for part in PARTS))
 
 
 def surface() -> dict[str, object]:

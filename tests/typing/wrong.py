@@ -24,8 +24,8 @@ def conversations(cache: kv.PrefixCache, session: kv.Session, step: kv.Step) -> 
     step.attend("0", np.zeros(3))  # type: ignore[arg-type]
     step.put(0, np.zeros(3))  # type: ignore[call-arg]
     kv.PrefixCache(5)  # type: ignore[arg-type]
-    kv.PrefixCache(kv.CausalCache(1, 1, 8, 8), polycy="lru")  # type: ignore[call-arg]
-    kv.CausalCache(1, 1, 8)  # type: ignore[call-arg]
+    kv.PrefixCache(kv.caches.CausalCache(1, 1, 8, 8), polycy="lru")  # type: ignore[call-arg]
+    kv.caches.CausalCache(1, 1, 8)  # type: ignore[call-arg]
     kv.media(5, 1)  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def answers(model: kv.models.Model, session: kv.Session, batcher: kv.Batcher) ->
     kv.score(model, "a", 5)  # type: ignore[arg-type]
 
 
-async def awaited(request: kv.Request, answer: kv.TextRequest, generation: kv.Generation) -> None:
+async def awaited(request: kv.Request[int], answer: kv.Request[str], generation: kv.Generation[int]) -> None:
     number: int = await request  # type: ignore[assignment]
     tokens: list[int] = await answer  # type: ignore[assignment]
     text: str = await generation  # type: ignore[assignment]
@@ -59,10 +59,10 @@ class NoStore:
 
 
 def others(tensor: kv.Tensor) -> None:
-    kv.PrefixCache(kv.CausalCache(1, 1, 8, 8), store=NoStore())  # type: ignore[arg-type]
+    kv.PrefixCache(kv.caches.CausalCache(1, 1, 8, 8), store=NoStore())  # type: ignore[arg-type]
     tensor[0]  # type: ignore[index]
     ops.matmul_gated(np.zeros(3), np.zeros(3))  # type: ignore[arg-type]
     ops.rms_norm(tensor, tensor)  # type: ignore[call-arg]
-    kv.simulate("trace", None)  # type: ignore[arg-type]
+    kv.replay.simulate("trace", None)  # type: ignore[arg-type]
     kv.Device(5)  # type: ignore[arg-type]
     print(kv.nothing)  # type: ignore[attr-defined]

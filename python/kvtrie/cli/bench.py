@@ -117,7 +117,7 @@ class _Numbers:
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
     if arguments.repetitions < 1:
-        raise kv.ArgumentError(f"[bench] -r: got {arguments.repetitions}, allowed 1 or more")
+        raise kv.errors.ArgumentError(f"[bench] -r: got {arguments.repetitions}, allowed 1 or more")
     if arguments.threads:
         found = [_in_a_child(arguments, count) for count in dict.fromkeys(arguments.threads)]
     else:
@@ -172,7 +172,9 @@ def _check_lengths(tests: Sequence[Task], most: int) -> None:
     for test in tests:
         length = test.depth + test.tokens
         if length >= most:
-            raise kv.ArgumentError(f"[bench] {test.name}: got {length} tokens, allowed {most - 1}, the model's context")
+            raise kv.errors.ArgumentError(
+                f"[bench] {test.name}: got {length} tokens, allowed {most - 1}, the model's context"
+            )
 
 
 def parameters(model: Model) -> int:

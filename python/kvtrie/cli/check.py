@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     path = default.choose(arguments.model).path
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", kv.IgnoredWarning)
+        warnings.simplefilter("always", kv.errors.IgnoredWarning)
         model = kv.models.load(path, arguments.device)
         lines = [*_of_files(model), *_of_text(model)]
     lines += [("told", str(warning.message)) for warning in told]

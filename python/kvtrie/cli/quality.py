@@ -75,7 +75,7 @@ def _read(file: str) -> str:
     try:
         return Path(path_text(file, "quality", "TEXT")).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise kv.ArgumentError(f"[quality] TEXT: got {file}, allowed a file of UTF-8 text: {error}") from error
+        raise kv.errors.ArgumentError(f"[quality] TEXT: got {file}, allowed a file of UTF-8 text: {error}") from error
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         import uvicorn  # noqa: F401
     except ImportError as error:
         how = "pip install 'kvtrie[serve]', or ./dev serve in a clone"
-        raise kv.NotSupported(f"[serve] needs {error.name}: {how}") from error
+        raise kv.errors.NotSupportedError(f"[serve] needs {error.name}: {how}") from error
     from kvtrie.serve.app import create_app
     from kvtrie.serve.clocks import writes_time
     from kvtrie.serve.generic_tools import needs_generic
@@ -108,11 +108,13 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
     keys = _keys(arguments.keys)
     if not keys and arguments.host not in LOOPBACK:
-        raise kv.ArgumentError(f"[serve] --host: got {arguments.host} without --keys, allowed {', '.join(LOOPBACK)}")
+        raise kv.errors.ArgumentError(
+            f"[serve] --host: got {arguments.host} without --keys, allowed {', '.join(LOOPBACK)}"
+        )
     try:
         opened = open_server(_options(arguments, keys), stderr_shows())
-    except kv.BusyError as error:
-        raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
+    except kv.errors.BusyError as error:
+        raise kv.errors.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
     if opened.note:
         print(opened.note, file=out)
     if needs_generic(opened.model.tokenizer):
@@ -140,10 +142,10 @@ def _keys(file: str | None) -> Mapping[str, str]:
     try:
         keys = json.loads(Path(path_text(file, "serve", "--keys")).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise kv.ArgumentError(f"[serve] --keys: cannot be read: {error}") from error
+        raise kv.errors.ArgumentError(f"[serve] --keys: cannot be read: {error}") from error
     texts = isinstance(keys, dict) and all(isinstance(text, str) and text for text in (*keys, *keys.values()))
     if not keys or not texts:
-        raise kv.ArgumentError('[serve] --keys: allowed a JSON object of texts, {"KEY": "NAMESPACE"}')
+        raise kv.errors.ArgumentError('[serve] --keys: allowed a JSON object of texts, {"KEY": "NAMESPACE"}')
     return dict(keys)
 
 

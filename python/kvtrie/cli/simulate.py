@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import kvtrie as kv
-from kvtrie.simulate import (
+from kvtrie.replay import (
     KINDS,
     POLICIES,
     FleetReport,
@@ -25,8 +25,8 @@ from kvtrie.simulate import (
     write_mooncake,
     write_tokens,
 )
-from kvtrie.simulate.bar import bar
-from kvtrie.simulate.report import format_count
+from kvtrie.replay.bar import bar
+from kvtrie.replay.report import format_count
 
 from .simulate_fleet import add_fleet_arguments, run_fleet
 
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 def _replay(arguments: argparse.Namespace, trace: Trace) -> Report:
     policies = [each.strip() for each in arguments.policy.split(",")]
     with _progress(arguments.quiet) as progress:
-        return kv.simulate(
+        return kv.replay.simulate(
             trace,
             [each.strip() for each in arguments.capacity.split(",")],
             "all" if policies == ["all"] else policies,
@@ -130,7 +130,9 @@ def _generated(arguments: argparse.Namespace, out: TextIO) -> Trace:
     if arguments.trace is None:
         return trace
     if Path(arguments.trace).exists() and not arguments.force:
-        raise kv.ArgumentError(f"[simulate] TRACE: got {arguments.trace!r}, which exists; --force writes over it")
+        raise kv.errors.ArgumentError(
+            f"[simulate] TRACE: got {arguments.trace!r}, which exists; --force writes over it"
+        )
     if arguments.format == "tokens":
         lines = write_tokens(records, arguments.trace)
     else:
@@ -160,4 +162,6 @@ def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise kv.ArgumentError(f"[simulate] --json: got {path!r}, allowed a file to write: {error.strerror}") from error
+        raise kv.errors.ArgumentError(
+            f"[simulate] --json: got {path!r}, allowed a file to write: {error.strerror}"
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from kvtrie.simulate import FleetOptions, FleetReport, Trace, simulate_fleet
+from kvtrie.replay import FleetOptions, FleetReport, Trace, simulate_fleet
 
 # Fields of FleetOptions that are options of the same name, and what each says.
 _FIELDS = {

@@ -42,7 +42,7 @@ _HOMES = {"Cache": "cache", "Past": "past", "fingerprint": "identity"}
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ..errors import NotSupported
+    from ..errors import NotSupportedError
 
     try:
         found: object = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise
-        raise NotSupported(f"[hf] needs {error.name}: pip install 'kvtrie[hf]'") from error
+        raise NotSupportedError(f"[hf] needs {error.name}: pip install 'kvtrie[hf]'") from error
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from .. import _core
 from .._arguments import refusal, text, whole
 from .._live import Live
-from ..errors import ArgumentError, ClosedError, NotSupported
+from ..errors import ArgumentError, ClosedError, NotSupportedError
 from ..prefix_cache import Bytes, Keys, PrefixCache
 from ..stores import Store
 from . import forward
@@ -25,10 +25,11 @@ from .identity import fingerprint, named
 from .inputs import Inputs
 from .layout import Layout, layout_of
 from .past import Past
+from .place import Form
 from .states import States
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells": Cells}
+_FORMS: Mapping[str, Callable[[], Form]] = {"copy": Copying, "cells": Cells}
 
 
 class Cache(Live):
@@ -45,8 +46,8 @@ class Cache(Live):
     ``kvtrie.PrefixCache``.
 
     While it is open, ``forward`` of the decoder and of the model around it are replaced; calls that are given no
-    session of this cache run as before. Any thread may begin sessions. Raises ``NotSupported`` for layers that keep
-    something else than K, V and states and for heads that answer from one row of many (classification), and
+    session of this cache run as before. Any thread may begin sessions. Raises ``NotSupportedError`` for layers that
+    keep something else than K, V and states and for heads that answer from one row of many (classification), and
     ``ArgumentError`` where ``memory`` is too little.
     """
 
@@ -79,7 +80,7 @@ class Cache(Live):
         self.decoder: torch.nn.Module = model.get_decoder()
         self._head = _head_of(model, self.decoder)
         self.layout: Layout = layout_of(model, self.decoder)
-        self.form: Copying | Cells = _FORMS[form]()
+        self.form: Form = _FORMS[form]()
         self.form.allow(self)
         weights = model.get_input_embeddings().weight
         self.dtype: torch.dtype = weights.dtype
@@ -181,7 +182,7 @@ def _give_back(
     model: torch.nn.Module,
     decoder: torch.nn.Module,
     head: torch.nn.Module | None,
-    form: Copying | Cells,
+    form: Form,
     user: object,
 ) -> None:
     """Also for a cache that nobody has any more."""
@@ -204,7 +205,7 @@ def _head_of(model: torch.nn.Module, decoder: torch.nn.Module) -> torch.nn.Modul
     if head is decoder:
         return None
     if not head.can_generate():
-        raise NotSupported(
+        raise NotSupportedError(
             f"[hf.Cache] model: got {type(head).__name__}, allowed a causal language model, whose head answers for "
             f"each token from its own row"
         )

@@ -23,13 +23,11 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from .. import _core
 from .._locks import make_lock
-from ..errors import Error, InternalError, NotRestorable, NotSupported
+from ..errors import Error, InternalError, NotRestorableError, NotSupportedError
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cache import Cache
-    from .past import Past
-    from .place import Place
+    from .place import Conversation, Place, Shared
     from .states import State
 
 _USERS = "_kvtrie_users"  # an attribute of a model: a set of objects, one for each open cache
@@ -98,7 +96,7 @@ class CellLayer(hf.CacheLayerMixin):
 
     is_croppable = True
 
-    def __init__(self, past: Past, number: int) -> None:
+    def __init__(self, past: Conversation, number: int) -> None:
         super().__init__()
         self._past = weakref.ref(past)
         self._number = number
@@ -116,7 +114,7 @@ class CellLayer(hf.CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         now = _active.run
         if now is None:
-            raise NotSupported("[hf] update: got one outside a forward pass of the model, allowed inside")
+            raise NotSupportedError("[hf] update: got one outside a forward pass of the model, allowed inside")
         now.put(self._number, key_states, value_states)
         return key_states, value_states
 
@@ -136,15 +134,17 @@ class Cells:
 
     name = "cells"
 
-    def allow(self, cache: Cache) -> None:
+    def allow(self, cache: Shared) -> None:
         model, layout = cache.model, cache.layout
         where = f"[hf.Cache] form: got 'cells' for {type(model).__name__}, allowed"
         if layout.states or layout.shared:
-            raise NotSupported(f"{where} for models whose layers all have attention and K and V of their own: 'copy'")
+            raise NotSupportedError(
+                f"{where} for models whose layers all have attention and K and V of their own: 'copy'"
+            )
         if not getattr(model, "_supports_attention_backend", False):
-            raise NotSupported(f"{where} for models whose attention can be replaced: 'copy'")
+            raise NotSupportedError(f"{where} for models whose attention can be replaced: 'copy'")
         if model.get_input_embeddings().weight.device.type != "cpu":
-            raise NotSupported(f"{where} on a CPU: 'copy'")
+            raise NotSupportedError(f"{where} on a CPU: 'copy'")
 
     def attach(self, model: torch.nn.Module, user: object) -> None:
         """Registers the attention function, and makes it the model's, for as long as any ``user`` has it."""
@@ -167,17 +167,17 @@ class Cells:
             if not users and model.config._attn_implementation in _NAMES.values():
                 model.set_attn_implementation(model._kvtrie_attention)
 
-    def make_layers(self, past: Past, state: State) -> list[hf.CacheLayerMixin]:
+    def make_layers(self, past: Conversation, state: State) -> list[hf.CacheLayerMixin]:
         kept = {about.layer for about in past.cache.layout.attention}
         return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(len(state.like))]
 
-    def objection(self, past: Past) -> str | None:
+    def objection(self, past: Conversation) -> str | None:
         """Why a pass has to have tensors, or None."""
         if not attends(past.cache):
             return "form 'cells' with another attention implementation than when the cache was made"
         return None
 
-    def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+    def copied(self, held: list[hf.CacheLayerMixin], past: Conversation) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return self.make_layers(past, past.state)
 
     def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]:  # noqa: ARG002 (a form's)
@@ -195,16 +195,16 @@ class Cells:
         for row in place.rows:
             length = max(0, place.columns + tokens_to_remove - row.pad)
             if row.session is not None and not row.session.can_rewind(length):
-                raise NotRestorable(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
+                raise NotRestorableError(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
         return place.layers
 
-    def fill(self, cache: Cache, place: Place, width: int) -> None:
+    def fill(self, cache: Shared, place: Place, width: int) -> None:
         """The cells are where they are."""
 
-    def expect(self, past: Past, ids: list[list[int]]) -> None:
+    def expect(self, past: Conversation, ids: list[list[int]]) -> None:
         """Steps are made with the tokens of a pass, not ahead of it."""
 
-    def compute(self, past: Past, ids: list[list[int]], run: Callable[[], object]) -> object:
+    def compute(self, past: Conversation, ids: list[list[int]], run: Callable[[], object]) -> object:
         """One pass. Where there is no room for its tokens, the session goes on with tensors, and keeps nothing."""
         try:
             steps = [_step(row, own) for row, own in zip(past.rows, ids)]
@@ -225,7 +225,7 @@ class Cells:
         return output
 
 
-def attends(cache: Cache) -> bool:
+def attends(cache: Shared) -> bool:
     """Whether the decoder's attention is still the function of this file."""
     return cache.decoder.config._attn_implementation in _NAMES.values()
 
@@ -238,7 +238,7 @@ def _step(row: Row, ids: list[int]) -> _core.Step | None:
         return None
     end = row.length + len(ids)
     if session.length < row.length:
-        raise NotRestorable(f"[hf] a session stands at {session.length}, its row at {row.length}")
+        raise NotRestorableError(f"[hf] a session stands at {session.length}, its row at {row.length}")
     if session.length != row.length or session.recorded < end or session.tokens[row.length :].tolist() != ids:
         if session.recorded > row.length:
             session.rewind(row.length)
@@ -280,11 +280,11 @@ def _attend_or(fallback: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor 
 
 def _refuse(query: torch.Tensor, options: dict[str, object]) -> None:
     if torch.is_grad_enabled() and query.requires_grad:
-        raise NotSupported("[hf] form 'cells': got a pass with gradients, allowed inside torch.no_grad()")
+        raise NotSupportedError("[hf] form 'cells': got a pass with gradients, allowed inside torch.no_grad()")
     if options.get("position_bias") is not None:
-        raise NotSupported("[hf] form 'cells': got a position_bias, allowed attention without one: form 'copy'")
+        raise NotSupportedError("[hf] form 'cells': got a position_bias, allowed attention without one: form 'copy'")
     if options.get("output_attentions"):
-        raise NotSupported("[hf] form 'cells': got output_attentions, allowed in form 'copy' only")
+        raise NotSupportedError("[hf] form 'cells': got output_attentions, allowed in form 'copy' only")
 
 
 def _mask_or(fallback: str) -> Callable[..., torch.Tensor | None]:

@@ -18,9 +18,7 @@ from .layout import Attention, State
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cache import Cache
-    from .past import Past
-    from .place import Place
+    from .place import Conversation, Place, Shared
     from .states import State as ModelState
 
 Array = npt.NDArray[np.float32]
@@ -32,7 +30,7 @@ class Copying:
 
     name = "copy"
 
-    def allow(self, cache: Cache) -> None:
+    def allow(self, cache: Shared) -> None:
         """Any model will do."""
 
     def attach(self, model: torch.nn.Module, user: object) -> None:
@@ -41,13 +39,13 @@ class Copying:
     def detach(self, model: torch.nn.Module, user: object) -> None:
         """See ``attach``."""
 
-    def make_layers(self, past: Past, state: ModelState) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+    def make_layers(self, past: Conversation, state: ModelState) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return [layers.make_layer(like) for like in state.like]
 
-    def objection(self, past: Past) -> None:
+    def objection(self, past: Conversation) -> None:
         """Any pass will do."""
 
-    def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+    def copied(self, held: list[hf.CacheLayerMixin], past: Conversation) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return [layers.copied(layer) for layer in held]
 
     def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]:
@@ -72,12 +70,12 @@ class Copying:
             layer.crop(tokens_to_remove)
         return made
 
-    def expect(self, past: Past, ids: list[list[int]]) -> None:
+    def expect(self, past: Conversation, ids: list[list[int]]) -> None:
         """Tells the sessions which tokens come next."""
         for row, own in zip(past.rows, ids):
             row.record(own)
 
-    def compute(self, past: Past, ids: list[list[int]], run: Callable[[], object]) -> object:
+    def compute(self, past: Conversation, ids: list[list[int]], run: Callable[[], object]) -> object:
         """One pass, and what it computed goes to the sessions. If a session objects, the pass counts all the same."""
         output = run()
         for at, (row, own) in enumerate(zip(past.rows, ids)):
@@ -89,7 +87,7 @@ class Copying:
                 row.forget(str(error))
         return output
 
-    def _write(self, past: Past, at: int, row: Row, count: int) -> None:
+    def _write(self, past: Conversation, at: int, row: Row, count: int) -> None:
         layout = past.cache.layout
         for step in row.steps(row.length + count):
             first = int(step.positions[0]) - row.length - count  # from the end of the pass
@@ -117,7 +115,7 @@ class Copying:
 
     # ---- what is known already ---------------------------------------------------------------------------------------
 
-    def fill(self, cache: Cache, place: Place, width: int) -> None:
+    def fill(self, cache: Shared, place: Place, width: int) -> None:
         """Reads what the rows reuse of ``width`` columns into the layers of ``place``, which are new."""
         for about, pair in histories(cache.layout.attention, place, width):
             keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in pair)
@@ -125,7 +123,7 @@ class Copying:
         if cache.layout.states:
             self._fill_states(cache, place)
 
-    def _fill_states(self, cache: Cache, place: Place) -> None:
+    def _fill_states(self, cache: Shared, place: Place) -> None:
         steps = [row.session.decode() for row in place.rows if row.session is not None]
         for about in cache.layout.states:
             pairs = [step.states(about.number) for step in steps]

@@ -16,7 +16,7 @@ from transformers import cache_utils as hf
 from transformers.utils import ModelOutput
 
 from .._locks import make_lock
-from ..errors import NotSupported
+from ..errors import NotSupportedError
 from .inputs import NOTHING, Asked, Inputs, asked_of
 
 _installing = make_lock()  # a finalizer may remove in the middle of it
@@ -75,7 +75,9 @@ class Head(Forward):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def through(self, past: Passes, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if any(isinstance(value, hf.Cache) and value is not past for value in (*args, *kwargs.values())):
-            raise NotSupported("[hf] forward: got a session and another cache (prefix tuning brings one), allowed one")
+            raise NotSupportedError(
+                "[hf] forward: got a session and another cache (prefix tuning brings one), allowed one"
+            )
         asked = asked_of(self.named(args, kwargs))
         try:
             past.asked = asked

@@ -15,7 +15,7 @@ import torch
 from transformers import cache_utils as hf
 
 from .. import _core
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 
 FEWEST_SLOTS, MOST_SLOTS = 8, 1024
 FEWEST_CELLS = 64
@@ -137,14 +137,16 @@ def cache_argument(decoder: torch.nn.Module) -> str:
     for name in ("cache", "past_key_values", "cache_params"):
         if name in names:
             return name
-    raise NotSupported(f"[hf.Cache] model: got {type(decoder).__name__}, allowed a decoder whose forward takes a cache")
+    raise NotSupportedError(
+        f"[hf.Cache] model: got {type(decoder).__name__}, allowed a decoder whose forward takes a cache"
+    )
 
 
 def layout_of(model: torch.nn.Module, decoder: torch.nn.Module) -> Layout:
-    """Runs the decoder on one token. ``NotSupported`` for layers that keep something else than K, V and states."""
+    """Runs the decoder on one token. ``NotSupportedError`` for layers that keep something else than K, V and states."""
     config = model.config.get_text_config(decoder=True)
     if model.config.is_encoder_decoder:
-        raise NotSupported(f"[hf.Cache] model: got {type(model).__name__}, allowed a model with a decoder only")
+        raise NotSupportedError(f"[hf.Cache] model: got {type(model).__name__}, allowed a model with a decoder only")
     kinds, _ = hf.get_layer_types_and_kwargs(config)
     try:
         probe = hf.DynamicCache(config=model.config)
@@ -164,7 +166,9 @@ def layout_of(model: torch.nn.Module, decoder: torch.nn.Module) -> Layout:
     ]
     found = tuple(state for state in states if state.conv or state.recurrent)
     if not attention and not found:
-        raise NotSupported(f"[hf.Cache] model: {type(model).__name__} put nothing into the cache that it was given")
+        raise NotSupportedError(
+            f"[hf.Cache] model: {type(model).__name__} put nothing into the cache that it was given"
+        )
     idle = (type(layer) is hf.DynamicLayer and not _has_keys(layer) for layer in probe.layers)
     shared = "reuse" in (getattr(config, "kv_sharing_modes", None) or ()) or any(idle)
     return Layout(tuple(attention), found, shared, bool(found) and not run.continues())
@@ -193,8 +197,8 @@ class _Probe:
         return bool((self(halves, [3, 4, 5]) - wanted).abs().max() <= _CONTINUES * wanted.abs().max())
 
 
-def _refusal(kind: str) -> NotSupported:
-    return NotSupported(
+def _refusal(kind: str) -> NotSupportedError:
+    return NotSupportedError(
         f"[hf.Cache] model: got a layer of type {kind!r}, allowed full, sliding and chunked attention, linear "
         f"attention, convolutions, and both in one layer"
     )

@@ -13,17 +13,14 @@ import hashlib
 import itertools
 import sys
 import types
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Mapping, Sized
+from typing import Any, Protocol, Union, cast
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 from transformers import PreTrainedConfig
 
 from .tensors import PROCESS
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 _WRITTEN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, type(None), range)
 _LIBRARIES = ("torch", "transformers", "peft", "accelerate", "numpy", "kvtrie", "functools", "builtins", "math")
@@ -51,6 +48,7 @@ _IDLE = frozenset(
 _ATTENTION = "_attn_implementation_internal"
 _LONG = 200  # characters above which a text is told by its digest
 
+Holder = Any  # a mapping with keys of any kind, or a list
 Values = Mapping[str, Any]  # what hangs on a module, by name: anything
 Function = Union[types.FunctionType, types.BuiltinFunctionType, type]
 
@@ -58,10 +56,24 @@ _numbers: WeakIdKeyDictionary = WeakIdKeyDictionary(ref_type=WeakIdRef)  # of ob
 _counted = itertools.count()
 
 
+class Walked(Protocol):
+    """What is asked of the walk through a model (walk.py)."""
+
+    def watch(self, holder: Holder, key: object) -> object: ...
+
+    def watch_size(self, holder: Sized) -> None: ...
+
+    def tensor(self, path: str, tensor: torch.Tensor) -> str: ...
+
+    def submodule(self, path: str, module: torch.nn.Module) -> str: ...
+
+    def attention(self, name: str) -> str: ...
+
+
 class Naming:
     """Texts for values; the walk is told of every container that was looked into."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: Walked) -> None:
         self._walk = walk
         self._open: set[int] = set()
         self._found: dict[int, tuple[str, object]] = {}  # by id, with the value, so that its id is no other's
@@ -120,7 +132,7 @@ class Naming:
     def _config(self, path: str, config: PreTrainedConfig) -> str:
         text = self._dict(path, vars(config), _IDLE | {_ATTENTION})
         if isinstance(vars(config).get(_ATTENTION), str):
-            text += f" attention {self._walk.attention(self._walk.watch(vars(config), _ATTENTION))}"
+            text += f" attention {self._walk.attention(cast('str', self._walk.watch(vars(config), _ATTENTION)))}"
         return f"{type(config).__qualname__} {text}"
 
     def _function(self, value: Function) -> str:

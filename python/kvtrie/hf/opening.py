@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..errors import CacheFull
+from ..errors import CacheFullError
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cache import Cache
+    from .place import Shared
     from .states import State
 
 
 def open_rows(
-    cache: Cache, prompts: Sequence[Sequence[int]], width: int, state: State, namespace: str, least: int
+    cache: Shared, prompts: Sequence[Sequence[int]], width: int, state: State, namespace: str, least: int
 ) -> tuple[list[Row], int]:
     """A row for each prompt, at the length that it reuses, and the columns of the batch that all of them reuse, which
     leaves the last ``least`` to compute. ``namespace``: of the tree, for this state of the model."""
@@ -44,7 +44,7 @@ def open_rows(
 
 
 class _Opener:
-    def __init__(self, cache: Cache, state: State, namespace: str) -> None:
+    def __init__(self, cache: Shared, state: State, namespace: str) -> None:
         self._cache = cache
         self._state = state
         self._namespace = namespace
@@ -74,7 +74,7 @@ class _Opener:
     def _begun(self, known: Sequence[int], prompt: Sequence[int], pad: int) -> Row:
         try:
             session: _core.Session = self._cache.prefix_cache.begin(list(known), self._namespace)
-        except CacheFull as error:
+        except CacheFullError as error:
             return Row(None, (), pad, str(error))
         if len(known) < len(prompt):
             session.append(list(prompt[len(known) :]))

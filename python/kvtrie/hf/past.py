@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from transformers.utils import ModelOutput
 
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 from .cells import Cells
 from .copying import Copying
 from .forward import Forward, Passes
@@ -217,7 +217,7 @@ class Past(Standing, Passes):
             self._place = self._new(state)
             return
         if not place.plain or not (place.prompts or all(row.tokens for row in place.rows)):
-            raise NotSupported(
+            raise NotSupportedError(
                 "[hf] forward: got a model that computes something else than in the pass before, and a session whose K "
                 "and V do not follow from its tokens, allowed a new session"
             )
@@ -282,7 +282,9 @@ class Past(Standing, Passes):
         if not cuts or inputs.divisible:
             return inputs.split(sorted(cuts), self._place.columns)
         if self._place.reused and layout.stepwise:
-            raise NotSupported("[hf] forward: got arguments that keep a pass from being cut, which this model needs")
+            raise NotSupportedError(
+                "[hf] forward: got arguments that keep a pass from being cut, which this model needs"
+            )
         self.fall_back("a pass that cannot be cut where states are wanted")
         return [inputs]
 
@@ -354,7 +356,8 @@ class Past(Standing, Passes):
                 row.close()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Goes back by that many tokens, a number of 0 or less. A window has to reach that far: ``NotRestorable``."""
+        """Goes back by that many tokens, a number of 0 or less. A window has to reach that far:
+        ``NotRestorableError``."""
         if tokens_to_remove > 0:
             raise ArgumentError(f"[hf] crop: got {tokens_to_remove} tokens to remove, allowed 0 or a negative number")
         with self._turn("crop"):

@@ -14,7 +14,8 @@ batch, padding included.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from transformers import cache_utils as hf
 
@@ -22,9 +23,82 @@ from .inputs import Asked
 from .row import Row
 
 if TYPE_CHECKING:
-    from .cells import Cells
-    from .copying import Copying
-    from .states import State
+    import torch
+
+    from ..prefix_cache import PrefixCache
+    from .layout import Layout
+    from .states import State, States
+
+
+class Shared(Protocol):
+    """What conversations of one model have in common: a ``Cache``, as far as its parts ask it."""
+
+    decoder: torch.nn.Module
+    device: torch.device
+    form: Form
+    layout: Layout
+    longest: int
+    prefix_cache: PrefixCache
+    states: States
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+
+
+class Conversation(Protocol):
+    """A ``Past``, as far as its form asks it. ``columns``: that are computed."""
+
+    cache: Shared
+    layers: list[hf.CacheLayerMixin]
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def form(self) -> Form: ...
+
+    @property
+    def rows(self) -> tuple[Row, ...]: ...
+
+    @property
+    def state(self) -> State: ...
+
+    def fall_back(self, why: str) -> None: ...
+
+
+class Form(Protocol):
+    """Where the K and V of a conversation are: in tensors (copying.py), or in the cells of the cache (cells.py)."""
+
+    name: str
+
+    def allow(self, cache: Shared) -> None: ...
+
+    def attach(self, model: torch.nn.Module, user: object) -> None: ...
+
+    def detach(self, model: torch.nn.Module, user: object) -> None: ...
+
+    def make_layers(self, past: Conversation, state: State) -> list[hf.CacheLayerMixin]: ...
+
+    def objection(self, past: Conversation) -> str | None: ...
+
+    def copied(self, held: list[hf.CacheLayerMixin], past: Conversation) -> list[hf.CacheLayerMixin]: ...
+
+    def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]: ...
+
+    def go_back(self, held: list[hf.CacheLayerMixin], marked: list[object]) -> None: ...
+
+    def taken(self, place: Place, indices: list[int]) -> list[hf.CacheLayerMixin]: ...
+
+    def cropped(self, place: Place, tokens_to_remove: int) -> list[hf.CacheLayerMixin]: ...
+
+    def fill(self, cache: Shared, place: Place, width: int) -> None: ...
+
+    def expect(self, past: Conversation, ids: list[list[int]]) -> None: ...
+
+    def compute(self, past: Conversation, ids: list[list[int]], run: Callable[[], object]) -> object: ...
 
 
 class Place(NamedTuple):
@@ -34,7 +108,7 @@ class Place(NamedTuple):
     call of the head that it belongs to, for as long as that call goes on."""
 
     state: State
-    form: Copying | Cells
+    form: Form
     layers: list[hf.CacheLayerMixin]
     rows: tuple[Row, ...] = ()
     columns: int = 0

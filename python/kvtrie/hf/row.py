@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from .. import _core
-from ..errors import Error, NotRestorable
+from ..errors import Error, NotRestorableError
 
 _log = logging.getLogger("kvtrie.hf")
 
@@ -109,5 +109,5 @@ class Row:
                 del step
                 continue
             if int(step.positions[0]) < self.length:
-                raise NotRestorable(f"[hf] a session stands at {step.positions[0]}, its row at {self.length}")
+                raise NotRestorableError(f"[hf] a session stands at {step.positions[0]}, its row at {self.length}")
             yield step

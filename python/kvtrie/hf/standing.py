@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import cache_utils as hf
@@ -17,15 +16,10 @@ from typing_extensions import Self
 
 from .._live import Live
 from ..errors import BusyError, ClosedError
-from .cells import Cells
-from .copying import Copying
 from .inputs import Inputs, text_of_generate
-from .place import Place, returned
+from .place import Form, Place, Shared, returned
 from .row import Row
 from .states import State
-
-if TYPE_CHECKING:
-    from .cache import Cache
 
 
 class Standing(Live, hf.Cache):
@@ -33,7 +27,7 @@ class Standing(Live, hf.Cache):
 
     is_compileable = False
 
-    def __init__(self, cache: Cache, namespace: str) -> None:
+    def __init__(self, cache: Shared, namespace: str) -> None:
         self.cache = cache
         self._namespace = namespace
         self._lock = threading.Lock()  # held by the call that is under way
@@ -71,7 +65,7 @@ class Standing(Live, hf.Cache):
         return self._now.state
 
     @property
-    def form(self) -> Copying | Cells:
+    def form(self) -> Form:
         return self._now.form
 
     @property

@@ -18,7 +18,7 @@ import torch
 from transformers import cache_utils as hf
 
 from .._locks import make_lock
-from ..errors import NotSupported
+from ..errors import NotSupportedError
 from .layout import Layout, layout_of
 from .tensors import Tensors
 from .walk import Walk
@@ -93,7 +93,7 @@ class States:
             return f"the model is on {_device(self._model)} now, and was on {self._device} when the cache was made"
         try:
             layout = layout_of(self._model, self._decoder)
-        except NotSupported as error:
+        except NotSupportedError as error:
             return str(error)
         same = layout == self._layout
         return None if same else "its layers keep K and V of other shapes or dtypes than when the cache was made"

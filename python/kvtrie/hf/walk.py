@@ -28,10 +28,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from .adapters import SWITCHES, UNUSED, Applied, applied_to, of_adapters
 from .forward import Forward
-from .naming import Naming, Values, accelerated, capturing, owner_of
+from .naming import Holder, Naming, Values, accelerated, capturing, owner_of
 from .tensors import Sample, Tensors, place, version
-
-Holder = Any  # a mapping with keys of any kind, or a list
 
 _STANDARD = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("_parameters", "_buffers", "_modules")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .._arguments import progress_of, refusal
 from .._core import Device
 from .._paths import path_text
-from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupportedError
 from . import default
 from .account import settle_config
 from .adapter import apply_adapter, settle_adapter, without_base
@@ -105,8 +105,9 @@ def load(
 
     ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
 
-    Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
-    architecture or feature that is not computed here. Nothing stays behind after an error.
+    Raises ``kv.errors.FormatError`` naming the file that is missing, damaged or inconsistent, and
+    ``kv.errors.NotSupportedError`` for an architecture or feature that is not computed here. Nothing stays behind after
+    an error.
     """
     progress_of(progress, "models.load")
     check_dtype(dtype, "models.load")
@@ -130,13 +131,14 @@ def _model_at(path: str | os.PathLike[str], where: str) -> Path:
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of what :func:`load` would load, without its weights; None where there is none.
 
-    Raises ``kv.FormatError`` as it does, and ``kv.NotSupported`` for a folder that has one in another form only.
+    Raises ``kv.errors.FormatError`` as it does, and ``kv.errors.NotSupportedError`` for a folder that has one in
+    another form only.
     """
     found = _model_at(path, "models.load_tokenizer")
     if found.is_dir():
         other = of_another_form(found)
         if other is not None:
-            raise NotSupported(f"[models.load_tokenizer] {other}: {_ANOTHER_FORM}")
+            raise NotSupportedError(f"[models.load_tokenizer] {other}: {_ANOTHER_FORM}")
         return Tokenizer.load(found)
     from .gguf import read
 
@@ -193,7 +195,8 @@ def _settled_sources(
 def describe(path: str | os.PathLike[str]) -> Account:
     """What becomes of each key of a model's small files, without its weights: as ``model.account`` of :func:`load`.
 
-    Raises ``kv.NotSupported`` where one is refused, as :func:`load` does, and ``kv.FormatError`` for a damaged file.
+    Raises ``kv.errors.NotSupportedError`` where one is refused, as :func:`load` does, and ``kv.errors.FormatError`` for
+    a damaged file.
     """
     found = _model_at(path, "models.describe")
     if not found.is_dir():
@@ -253,7 +256,7 @@ def _family(raw: Raw, where: str) -> type[Model]:
     if not named and isinstance(model_type, str) and model_type in _FAMILIES:
         return _FAMILIES[model_type]
     got = ", ".join(named) or f"model_type {model_type!r}"
-    raise NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
+    raise NotSupportedError(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
 
 
 def _of_text(raw: Raw, name: str) -> type[Model]:
@@ -268,7 +271,7 @@ def _check_type(family: type[Model], model_type: object, name: str, where: str) 
     allowed = (family.family, family.family.removesuffix("_text"), *filter(None, [family.outer]))
     if model_type is not None and model_type not in allowed:
         names = ", ".join(dict.fromkeys(allowed))
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.load] {where}: model_type: got {model_type!r}, allowed {names} with the architecture {name}"
         )
 

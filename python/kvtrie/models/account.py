@@ -24,8 +24,8 @@ _WHOLE = "ForConditionalGeneration"  # what models are called that have a text m
 def settle_config(family: type[Model], raw: Raw, generation: Raw, where: str) -> Account:
     """Holds a folder's configuration against the lists of ``family``.
 
-    ``where``: the path of config.json, or "config". Raises ``kv.NotSupported`` naming the first key that is refused;
-    warns (``kv.IgnoredWarning``) of those that no list names, once for each object.
+    ``where``: the path of config.json, or "config". Raises ``kv.errors.NotSupportedError`` naming the first key that is
+    refused; warns (``kv.errors.IgnoredWarning``) of those that no list names, once for each object.
     """
     whole = any(name.endswith(_WHOLE) for name in family.architectures)
     text = text_part(raw, where) if whole else raw

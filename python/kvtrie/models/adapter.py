@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ..errors import FormatError, NotSupported
+from ..errors import FormatError, NotSupportedError
 from .config import ModelConfig
 from .reader import Raw, Reader
 from .settings import Account, Settings, neutral, read, settle
@@ -85,13 +85,14 @@ def without_base(folder: Path) -> FormatError | None:
 
 
 def settle_adapter(folder: Path) -> Account:
-    """What became of the keys of the folder's adapter; {} where it has none. Raises ``kv.NotSupported`` naming one."""
+    """What became of the keys of the folder's adapter; {} where it has none. Raises ``kv.errors.NotSupportedError``
+    naming one."""
     path = folder / CONFIG
     if not path.exists():
         return {}
     raw = read_json(path)
     if raw.get("peft_type") != "LORA":
-        raise NotSupported(f"[models.load] {path}: peft_type: got {raw.get('peft_type')!r}, allowed 'LORA'")
+        raise NotSupportedError(f"[models.load] {path}: peft_type: got {raw.get('peft_type')!r}, allowed 'LORA'")
     return {CONFIG: settle(raw, SETTINGS, str(path))}
 
 
@@ -101,7 +102,8 @@ def apply_adapter(
     """``config`` and ``sources`` with the folder's adapter merged; as they are where it has none.
 
     ``sources``: the base's, under the names that the model uses. A change of a tied head makes a head of its own.
-    Raises ``kv.NotSupported`` for what cannot be merged, ``kv.FormatError`` for an adapter that does not fit the base.
+    Raises ``kv.errors.NotSupportedError`` for what cannot be merged, ``kv.errors.FormatError`` for an adapter that does
+    not fit the base.
     """
     found, path = dict(sources), folder / CONFIG
     if not path.exists():
@@ -116,7 +118,7 @@ def apply_adapter(
             config = dataclasses.replace(config, tie_word_embeddings=False)
             found[HEAD] = dataclasses.replace(found[EMBEDDING], name=HEAD)
         if name not in found or len(found[name].shape) != 2 or name == EMBEDDING:
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.load] {change.a.origin}: {module}: got a change of what is no linear layer of the base"
             )
         found[name] = _merged(found[name], change, _scale(module, raw, change, str(path)))
@@ -135,12 +137,12 @@ def _stored(folder: Path) -> tuple[dict[str, Change], dict[str, WeightSource]]:
             copies[text_name(name.removeprefix(_PREFIX).replace(".base_layer.", "."))] = source
             continue
         if match is None or len(source.shape) != 2:
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.load] {source.origin}: got {name} {list(source.shape)}, allowed lora_A and lora_B of linear "
                 "layers"
             )
         if source.dtype not in STORED:
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.load] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}"
             )
         halves.setdefault(match[1], {})[match[2]] = source
@@ -155,7 +157,7 @@ def _check_copies(copies: Mapping[str, WeightSource], sources: Mapping[str, Weig
     for name, source in copies.items():
         base = sources.get(EMBEDDING if name == HEAD and HEAD not in sources else name)
         if base is None or not same_numbers(source, base):
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.load] {source.origin}: got {name} with other numbers than the base, allowed changes of "
                 "linear layers"
             )
@@ -164,7 +166,7 @@ def _check_copies(copies: Mapping[str, WeightSource], sources: Mapping[str, Weig
 def _check_targets(changes: Mapping[str, Change], raw: Raw, where: str) -> None:
     for module in changes:
         if not _targets(module, raw, where):
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.load] {where}: target_modules: got {raw.get('target_modules')!r}, but the file changes "
                 f"{module}, which peft would ignore"
             )

@@ -20,10 +20,13 @@ from .. import ops
 from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from .._locks import make_lock
+from .._options import TextOptions
+from .._prompts import has_answers
 from .._whole import Whole
-from ..errors import ArgumentError, ArgumentTypeError, NotSupported
+from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..generate import begin_text
+from ..generation import Generation
 from ..prefix_cache import PrefixCache
-from ..replies import Reply, ReplyOptions, begin_reply, has_answers
 from .common_settings import COMMON
 from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
@@ -52,7 +55,7 @@ NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}
 
 
 class AttentionGroup(NamedTuple):
-    """Layers whose keys are seen and rotated alike: one ``kv.CausalCache``. ``rope``: its argument; None: no rotation.
+    """Layers whose keys are seen and rotated alike: one ``CausalCache``. ``rope``: its argument; None: no rotation.
 
     ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
     of k and v, and the numbers of each, where they are not the configuration's.
@@ -210,8 +213,9 @@ class Model(Whole):
     def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
 
-        ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
-        token outside the vocabulary; the step is then still open and its sessions stand where they stood.
+        ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises
+        ``kv.errors.ArgumentError`` for a token outside the vocabulary; the step is then still open and its sessions
+        stand where they stood.
         """
         flag(all_rows, "model", "all_rows")
         if not hasattr(step, "attend"):
@@ -259,7 +263,7 @@ class Model(Whole):
         layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for
         each session and each point that a later prompt may go on from; None: 64, and of small ones more, one for each
         16 cells. ``warm_up``: whether :meth:`warm_up` is called,
-        too, with ``wait=False``. Further ``options`` go to ``kv.CausalCache``.
+        too, with ``wait=False``. Further ``options`` go to ``kv.caches.CausalCache``.
         """
         flag(warm_up, "model.caches", "warm_up")
         config = self.config
@@ -326,9 +330,10 @@ class Model(Whole):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Text to tokens and back. Raises ``kv.NotSupported`` where the checkpoint has none; see ``has_tokenizer``."""
+        """Text to tokens and back. Raises ``kv.errors.NotSupportedError`` where the checkpoint has none; see
+        ``has_tokenizer``."""
         if self._tokenizer is None:
-            raise NotSupported(
+            raise NotSupportedError(
                 "[models] tokenizer: there is none (a folder has it in tokenizer.json); token ids work without"
             )
         return self._tokenizer
@@ -378,8 +383,8 @@ class Model(Whole):
         tools: Sequence[object] | None = None,
         template: Mapping[str, object] | None = None,
         special_tokens: TextReading = "letters",
-        **options: Unpack[ReplyOptions],
-    ) -> Reply:
+        **options: Unpack[TextOptions],
+    ) -> Generation[str]:
         """The answer to ``messages`` ({"role", "content"}), laid out by the checkpoint's chat template.
 
         An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
@@ -394,7 +399,7 @@ class Model(Whole):
         answer.
         """
         tokens = self.chat_tokens(messages, tools=tools, template=template, special_tokens=special_tokens)
-        return begin_reply(self, tokens, options, self.token_texts if has_answers(messages) else None)
+        return begin_text(self, tokens, options, self.token_texts if has_answers(messages) else None)
 
     def chat_tokens(
         self,
@@ -414,9 +419,11 @@ class Model(Whole):
         reading = text_reading(special_tokens, "model.chat")
         return self.tokenizer.ids_of(self.tokenizer.rendered(messages, True, reading, variables, chosen))
 
-    def complete(self, text: str, *, special_tokens: TextReading = "parse", **options: Unpack[ReplyOptions]) -> Reply:
+    def complete(
+        self, text: str, *, special_tokens: TextReading = "parse", **options: Unpack[TextOptions]
+    ) -> Generation[str]:
         """What continues plain ``text``; ``options`` as in :meth:`chat`, special tokens as in ``tokenizer.encode``."""
-        return begin_reply(self, self.tokenizer.encode(text, special_tokens=special_tokens), options)
+        return begin_text(self, self.tokenizer.encode(text, special_tokens=special_tokens), options)
 
     def __repr__(self) -> str:
         c = self.config
@@ -451,7 +458,7 @@ class Model(Whole):
         last = int(np.asarray(step.positions).max())
         if last >= limit:
             scaling = self.config.rope_scaling or {}
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )

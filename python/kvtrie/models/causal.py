@@ -83,7 +83,6 @@ class CausalModel(Model):
     each other, else its halves.
     """
 
-    kind: ClassVar[type[CausalConfig]] = CausalConfig
     defaults: ClassVar[Mapping[str, object]] = DEFAULTS
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}
     theta: ClassVar[float] = 10_000.0
@@ -248,7 +247,7 @@ def _check_rotation(config: CausalConfig, where: str) -> None:
 
 
 def no_windows(raw: Raw, reader: Reader, where: str) -> None:
-    """Raises ``kv.NotSupported`` where ``layer_types`` has another kind than FULL."""
+    """Raises ``kv.errors.NotSupportedError`` where ``layer_types`` has another kind than FULL."""
     layer_kinds(raw, reader.layers(), (FULL,), [FULL] * reader.layers(), where)
 
 
@@ -266,7 +265,7 @@ def one_window(raw: Raw, reader: Reader, where: str, default: int | None) -> Fie
 def some_windows(raw: Raw, reader: Reader, where: str, default: Sequence[str], window: int) -> Fields:
     """``layer_types`` says which layers see ``sliding_window`` tokens; ``default`` and ``window``: where it is silent.
 
-    Raises ``kv.FormatError`` for a window of null beside a sliding layer.
+    Raises ``kv.errors.FormatError`` for a window of null beside a sliding layer.
     """
     kinds = layer_kinds(raw, reader.layers(), (FULL, SLIDING), default, where)
     missing = None if reader.null("sliding_window") else window

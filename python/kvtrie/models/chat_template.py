@@ -31,7 +31,8 @@ _OF_A_PROBE = 16  # a probe has that part of it
 class ChatTemplate(Whole):
     """One compiled template. Read-only and safe to share between threads.
 
-    ``source``: its text; ``names``: the variables that it asks for. Raises ``kv.ArgumentError`` when it is no template.
+    ``source``: its text; ``names``: the variables that it asks for. Raises ``kv.errors.ArgumentError`` when it is no
+    template.
     """
 
     def __init__(self, source: str) -> None:
@@ -59,8 +60,8 @@ class ChatTemplate(Whole):
         return self.reads
 
     def prepared(self, messages: Sequence[object]) -> list[Values]:
-        """Messages as the template reads them: a copy in plain values. Raises ``kv.ArgumentError`` or
-        ``kv.ArgumentTypeError`` naming what cannot be passed."""
+        """Messages as the template reads them: a copy in plain values. Raises ``kv.errors.ArgumentError`` or
+        ``kv.errors.ArgumentTypeError`` naming what cannot be passed."""
         return fitted(normalised(messages), self.reads)
 
     def variables(self, given: Mapping[str, object]) -> Values:
@@ -68,8 +69,8 @@ class ChatTemplate(Whole):
         return variables_of(given, self.names)
 
     def render(self, values: Mapping[str, object]) -> str:
-        """The text. Raises ``kv.ArgumentError`` when the template refuses the values, fails, or takes too much work.
-        ``MemoryError`` passes through."""
+        """The text. Raises ``kv.errors.ArgumentError`` when the template refuses the values, fails, or takes too much
+        work. ``MemoryError`` passes through."""
         try:
             return self._rendered(values, BUDGET)
         except prices.TooMuchWork as error:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
-from ..errors import FormatError, NotSupported
+from ..errors import FormatError, NotSupportedError
 from .reader import Raw, Reader
 from .rope_arguments import Scaling
 from .rope_config import Defaults, RopeFields, read_rope, whole_heads
@@ -119,8 +119,8 @@ def parse_config(
     """Reads a parsed ``config.json`` (and ``generation_config.json``) of a family without fields of its own.
 
     ``defaults``: what holds where the file says nothing; ``fixed``: fields that the family does not read.
-    Raises ``kv.FormatError`` for a missing or impossible value and ``kv.NotSupported`` for a feature that is real but
-    not computed here; both name the key. ``where`` (a file name) starts the messages.
+    Raises ``kv.errors.FormatError`` for a missing or impossible value and ``kv.errors.NotSupportedError`` for a feature
+    that is real but not computed here; both name the key. ``where`` (a file name) starts the messages.
     """
     refuse_quantised(raw, where)
     refuse_activation(raw, where)
@@ -189,13 +189,14 @@ def text_part(raw: Raw, where: str = "config") -> Raw:
 
 
 def refuse_quantised(raw: Raw, where: str, packed: Sequence[str] = ()) -> None:
-    """Raises ``kv.NotSupported`` for packed weights (GPTQ, AWQ, ...), by their method's name, if not in ``packed``."""
+    """Raises ``kv.errors.NotSupportedError`` for packed weights (GPTQ, AWQ, ...) by their method's name, if it is not
+    in ``packed``."""
     quantised = raw.get("quantization_config")
     if not quantised:
         return
     method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
     if method not in packed:
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.config] {where}: quantization_config: quantised weights: got quant_method {method!r}, allowed "
             f"{', '.join([*packed, 'float32', 'float16 and bfloat16'])}"
         )
@@ -206,15 +207,15 @@ def refuse_activation(
 ) -> None:
     value = raw.get(key)
     if value is not None and value not in allowed:
-        raise NotSupported(f"[models.config] {where}: {key}: got {value!r}, allowed {allowed[0]!r}")
+        raise NotSupportedError(f"[models.config] {where}: {key}: got {value!r}, allowed {allowed[0]!r}")
 
 
 def check_kinds(kinds: Sequence[object], allowed: Sequence[str], where: str) -> None:
-    """Raises ``kv.NotSupported`` naming the first of ``layer_types`` that is not in ``allowed``."""
+    """Raises ``kv.errors.NotSupportedError`` naming the first of ``layer_types`` that is not in ``allowed``."""
     for kind in kinds:
         if kind not in allowed:
             names = ", ".join(repr(name) for name in allowed)
-            raise NotSupported(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
+            raise NotSupportedError(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
 
 
 def layer_kinds(raw: Raw, layers: int, allowed: Sequence[str], default: Sequence[str], where: str) -> tuple[str, ...]:
@@ -243,7 +244,7 @@ def _token_ids(raw: Raw, generation: Raw | None, key: str, where: str) -> tuple[
 
 
 def check(config: ModelConfig, where: str) -> None:
-    """Raises ``kv.FormatError`` naming the first common field that is out of range."""
+    """Raises ``kv.errors.FormatError`` naming the first common field that is out of range."""
     for name in _POSITIVE:
         limit = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
         if not 1 <= getattr(config, name) <= limit:

@@ -31,7 +31,7 @@ def choose(name: str | None = None) -> Chosen:
     """The model of that name; "tiny" is the one of examples/tiny, "smollm2" the one that was downloaded, None that one
     or else tiny.
 
-    Raises ``kv.ArgumentError`` where there is none.
+    Raises ``kv.errors.ArgumentError`` where there is none.
     """
     if name == SMOLLM2:
         path = named(name)
@@ -51,7 +51,7 @@ def choose(name: str | None = None) -> Chosen:
 
 
 def named(name: str) -> Path:
-    """The model that one of ``NAMES`` means. Raises ``kv.ArgumentError`` where it is not here."""
+    """The model that one of ``NAMES`` means. Raises ``kv.errors.ArgumentError`` where it is not here."""
     path = shipped() if name == TINY else found()
     if path is None:
         how = "a source tree, which has examples/tiny" if name == TINY else f"what `{download.COMMAND}` gets"

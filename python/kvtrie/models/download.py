@@ -26,12 +26,12 @@ from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from .._folders import expanded
 from .._kept import cache_folder, cache_place
 from .._paths import path_text
-from ..errors import Error
+from ..errors import DownloadError
 
 if TYPE_CHECKING:
     from .weights import Progress
 
-__all__ = ["COMMAND", "SMOLLM2", "DownloadError", "Source", "download", "find", "models_folder"]
+__all__ = ["COMMAND", "SMOLLM2", "Source", "download", "find", "models_folder"]
 
 COMMAND = "python -m kvtrie download"
 VARIABLE = "KVTRIE_MODELS_DIR"
@@ -65,10 +65,6 @@ SMOLLM2 = Source(
     nbytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-
-
-class DownloadError(Error):
-    """The file cannot be had; the message says why. Nothing that is half written has its name."""
 
 
 def models_folder() -> Path | None:

@@ -26,7 +26,7 @@ def split_matrices(
 ) -> dict[str, WeightSource]:
     """The matrix ``fused`` of each layer as those of ``names``, of ``sizes`` rows.
 
-    Raises ``kv.FormatError`` for a matrix that has not as many rows as all of them.
+    Raises ``kv.errors.FormatError`` for a matrix that has not as many rows as all of them.
     """
     found: dict[str, WeightSource] = {}
     for name, source in sources.items():

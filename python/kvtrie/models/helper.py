@@ -40,15 +40,13 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _child, _kept
 from .._core import Device
 from .._locks import make_lock
 from .config import ModelConfig
-
-if TYPE_CHECKING:
-    from .base import Model
+from .warmed import Warmed
 
 SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
 
@@ -76,7 +74,7 @@ def kinds_of_storage(stored: Mapping[str, str]) -> dict[str, Any]:
     return {f"model.layers.{i}.{name}": kind for i, each in enumerate(distinct) for name, kind in each} | rest
 
 
-def as_text(model: Model, dtype: str) -> str | None:
+def as_text(model: Warmed, dtype: str) -> str | None:
     """What a helper needs to know; None for families with fields of their own."""
     if type(model.config) is not ModelConfig:
         return None
@@ -99,7 +97,7 @@ def _name(device: Device) -> str:
     return f"{device.platform} {device.name}"
 
 
-def marker(model: Model, text: str) -> Path | None:
+def marker(model: Warmed, text: str) -> Path | None:
     """The file that says all this was compiled; None where nothing is kept."""
     return _kept.kept_file("models", text, model.device.driver, model.device.version)
 
@@ -197,7 +195,7 @@ def first_of(done: Path) -> Path:
     return Path(f"{done}.first")
 
 
-def helper_for(model: Model, dtype: str | None) -> Helper | None:
+def helper_for(model: Warmed, dtype: str | None) -> Helper | None:
     """A helper; None where all is compiled already or none can be had."""
     if dtype is None or os.environ.get("KVTRIE_HELPER") == "0" or not _child.possible():
         return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import FormatError, NotSupported
+from ..errors import FormatError, NotSupportedError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # organisation/model
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
 def find_model(path: str) -> Path:
-    """A folder with a ``config.json``, or a file. Raises ``kv.FormatError`` saying what there is instead."""
+    """A folder with a ``config.json``, or a file. Raises ``kv.errors.FormatError`` saying what there is instead."""
     found = Path(path)
     if not found.exists():
         if _NAME.fullmatch(path) is None:
@@ -27,7 +27,7 @@ def find_model(path: str) -> Path:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"[models.load] {found}: got {len(files)} GGUF files, allowed the path of one: {names}")
     if files and (found / "adapter_config.json").exists():
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.load] {found}: got adapter_config.json beside {files[0].name}, allowed a folder of Hugging Face "
             "as the base of an adapter, or the path of the GGUF file"
         )

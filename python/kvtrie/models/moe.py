@@ -189,7 +189,7 @@ class Experts:
         self._take(weights, prefix, plan)
 
     def _take(self, weights: WeightTable, prefix: str, plan: ExpertsPlan) -> None:
-        for index in range(self._count):
+        for index in range(plan.experts):
             expert = GatedMlp(weights, f"{prefix}.{index}", plan.activation, plan.bias)
             if index == 0:
                 self._sets = ExpertSets.like(expert, self._count, weights.device)
@@ -227,7 +227,7 @@ class PlainExperts(Experts):
     """Experts that are MLPs without gates: the choice is read back however few rows there are."""
 
     def _take(self, weights: WeightTable, prefix: str, plan: ExpertsPlan) -> None:
-        self._experts = [PlainMlp(weights, f"{prefix}.{index}") for index in range(self._count)]
+        self._experts = [PlainMlp(weights, f"{prefix}.{index}") for index in range(plan.experts)]
 
 
 def unfuse(

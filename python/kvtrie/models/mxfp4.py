@@ -37,7 +37,7 @@ def numbers(blocks: Array) -> Array:
 def as_q5_0(blocks: Array, name: str) -> Array:
     """uint8 [..., 17 a block] -> uint8 [..., 22 a block], the same numbers.
 
-    Raises ``kv.ArgumentError`` for a scale that is no float16, in a block of numbers other than 0.
+    Raises ``kv.errors.ArgumentError`` for a scale that is no float16, in a block of numbers other than 0.
     """
     scales, doubled = _parts(blocks)
     beyond = ((scales < _LEAST) | (scales > _MOST)) & doubled.any(axis=-1)
@@ -65,7 +65,7 @@ def _parts(blocks: Array) -> tuple[Array, Array]:
 def stacked(blocks: WeightSource, scales: WeightSource, name: str) -> WeightSource:
     """The two tensors of a safetensors file as one, [..., numbers]; rows are of the first axis.
 
-    Raises ``kv.FormatError`` where they do not fit each other.
+    Raises ``kv.errors.FormatError`` where they do not fit each other.
     """
     for part in (blocks, scales):
         if part.dtype != "U8":

@@ -94,8 +94,8 @@ def rendered(
 ) -> Rendered:
     """What ``render`` makes of the messages and variables that are ``given``, and of the tokenizer's ``own``.
 
-    ``template``: its source. Raises what ``render`` does, and ``kv.ArgumentError`` for the letters of a special token
-    that the template will not take for text.
+    ``template``: its source. Raises what ``render`` does, and ``kv.errors.ArgumentError`` for the letters of a special
+    token that the template will not take for text.
     """
     for _ in range(2):  # a template may say the time
         text = render({**own, **given})

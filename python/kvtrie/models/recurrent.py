@@ -1,8 +1,8 @@
 """Families that keep a state beside keys and values: convolutions, the scan of Mamba-2.
 
 Concept. A layer of such a family keeps what a convolution needs of the rows before, a matrix for each head, or both;
-all its layers that do are one ``kv.RecurrentCache``. A layer may attend as well: its state then has another number,
-behind those of all layers, since a number is in one cache.
+all its layers that do are one ``kv.caches.RecurrentCache``. A layer may attend as well: its state then has another
+number, behind those of all layers, since a number is in one cache.
 
 Threads: as base.py has it. Units: sizes in elements.
 """

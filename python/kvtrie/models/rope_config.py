@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
-from ..errors import FormatError, IgnoredWarning, NotSupported
+from ..errors import FormatError, IgnoredWarning, NotSupportedError
 from .reader import Raw, Reader
 from .rope_arguments import Scaling
 from .settings import Settings, neutral, read, refused
@@ -65,11 +65,11 @@ class Defaults(NamedTuple):
 
 
 def read_rope(raw: Raw, where: str, defaults: Defaults = Defaults()) -> RopeFields:  # noqa: B008 (it is a constant)
-    """The one RoPE of all layers. Raises ``kv.NotSupported`` for parameters by kind of layer."""
+    """The one RoPE of all layers. Raises ``kv.errors.NotSupportedError`` for parameters by kind of layer."""
     scaling, parameters = (_dictionary(raw, key, where) for key in ("rope_scaling", "rope_parameters"))
     chosen, key = (scaling, "rope_scaling") if scaling else (parameters, "rope_parameters")
     if any(isinstance(value, Mapping) for value in chosen.values()):
-        raise NotSupported(f"[models.config] {where}: {key}: got one per layer type, allowed one for all layers")
+        raise NotSupportedError(f"[models.config] {where}: {key}: got one per layer type, allowed one for all layers")
     rope = _fields(chosen, raw, f"{where}: {key}", defaults, original=raw.get(ORIGINAL))
     if scaling and parameters and not _says_all(parameters, scaling, rope):
         warnings.warn(
@@ -88,9 +88,10 @@ def _says_all(parameters: Mapping[str, object], scaling: Mapping[str, object], r
 
 
 def whole_heads(rope: RopeFields, where: str) -> RopeFields:
-    """``rope`` of a family that rotates whole heads. Raises ``kv.NotSupported`` where it is a part of them."""
+    """``rope`` of a family that rotates whole heads. Raises ``kv.errors.NotSupportedError`` where it is a part of
+    them."""
     if rope.partial != 1.0:
-        raise NotSupported(f"[models.config] {where}: {PARTIAL}: got {rope.partial}, allowed 1.0")
+        raise NotSupportedError(f"[models.config] {where}: {PARTIAL}: got {rope.partial}, allowed 1.0")
     return rope
 
 
@@ -121,7 +122,7 @@ def rope_of_kind(parameters: Raw, where: str, max_positions: int) -> RopeFields:
     """Of a dictionary that one kind of layers has for itself, which no other key of the file changes."""
     rope = whole_heads(_fields(parameters, {}, where, Defaults(max_positions=max_positions)), where)
     if rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.config] {where}: rope_type: got {rope.scaling['rope_type']!r}, "
             "allowed default, linear, yarn, llama3"
         )
@@ -137,14 +138,14 @@ def _dictionaries_of_kinds(raw: Raw, where: str) -> dict[str, Mapping[str, objec
     kinds = {kind: _dictionary(parameters, kind, where) for kind in (FULL, SLIDING)}
     own_type = kinds[FULL].get("rope_type", None if kinds[FULL] else "default")
     if own_type is not None and "rope_type" not in scaling and scaling.get("type", own_type) != own_type:
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.config] {where}: rope_scaling: got type {scaling['type']!r}, allowed rope_type: transformers 4 "
             f"takes the one for the other, transformers 5 computes {own_type!r}"
         )
     kinds[FULL] = {**kinds[FULL], **scaling}
     for kind, own in kinds.items():
         if not own.get("truncate", True):
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.config] {where}: truncate of {kind}: got {own['truncate']!r}, allowed true: transformers "
                 "reads it from rope_parameters itself, for all kinds of layers"
             )
@@ -153,7 +154,7 @@ def _dictionaries_of_kinds(raw: Raw, where: str) -> dict[str, Mapping[str, objec
 
 def _refuse_of_kinds(kind: str, rope: RopeFields, where: str) -> None:
     if kind == SLIDING and rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.config] {where}: rope_type of {kind}: got {rope.scaling['rope_type']!r}, "
             "allowed default, linear, yarn, llama3"
         )
@@ -182,7 +183,7 @@ def _fields(
     if kind == "default":
         return RopeFields(theta, None, partial)
     if not isinstance(kind, str) or kind not in KEYS:
-        raise NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed default, {', '.join(KEYS)}")
+        raise NotSupportedError(f"[models.config] {where}: rope_type: got {kind!r}, allowed default, {', '.join(KEYS)}")
     most = _max_positions(raw, where, defaults.max_positions)
     return RopeFields(theta, _scaling(kind, parameters, where, most, original), partial)
 

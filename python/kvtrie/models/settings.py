@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
-from ..errors import IgnoredWarning, NotSupported
+from ..errors import IgnoredWarning, NotSupportedError
 
 _MOST_NAMES = 20  # in one message
 Fate = Literal["read", "neutral", "refused"]
@@ -73,7 +73,8 @@ def setting_of(key: str, settings: Settings) -> Setting | None:
 
 
 def settle(values: Mapping[str, object], settings: Settings, where: str) -> Settled:
-    """Raises ``kv.NotSupported`` naming the first key whose value is refused; warns once of all that no list names.
+    """Raises ``kv.errors.NotSupportedError`` naming the first key whose value is refused; warns once of all that no
+    list names.
 
     ``where`` (a file name, and what the keys stand under) starts the messages.
     """
@@ -84,7 +85,9 @@ def settle(values: Mapping[str, object], settings: Settings, where: str) -> Sett
             found.unknown[key] = value
         elif not setting.takes(value):
             allowed = "nothing" if not setting.values else ", ".join(map(repr, setting.values))
-            raise NotSupported(f"[models.load] {where}: {key}: got {_shown(value)}, allowed {allowed}: {setting.why}")
+            raise NotSupportedError(
+                f"[models.load] {where}: {key}: got {_shown(value)}, allowed {allowed}: {setting.why}"
+            )
         else:
             (found.read if setting.fate == "read" else found.neutral)[key] = value
     if found.unknown:

@@ -92,8 +92,8 @@ class SpecialTokens(Whole):
     def encode(self, text: str, marks: Sequence[Mark], *, behind: bool = False) -> list[int]:
         """Token ids of a text in which these are the special tokens, in order, and all others letters.
 
-        ``behind``: it goes on after a special token, so it does not begin as a text does. Raises ``kv.ArgumentError``
-        for letters that this tokenizer has as a special token only.
+        ``behind``: it goes on after a special token, so it does not begin as a text does. Raises
+        ``kv.errors.ArgumentError`` for letters that this tokenizer has as a special token only.
         """
         if not (behind and self._begins_otherwise) and tuple(marks) == self.find(text):
             ids = ids_of(self._raw, text)

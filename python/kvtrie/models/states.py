@@ -16,8 +16,9 @@ SLOTS = 64  # where states are large
 
 
 class States(NamedTuple):
-    """What each of ``layers`` keeps, as ``kv.RecurrentCache`` takes it: the last ``conv_tail`` inputs of a convolution
-    over ``conv_dim`` channels, and ``heads`` matrices [head_dim, state], in float32. Zeros: there is none of that."""
+    """What each of ``layers`` keeps, as ``kv.caches.RecurrentCache`` takes it: the last ``conv_tail`` inputs of a
+    convolution over ``conv_dim`` channels, and ``heads`` matrices [head_dim, state], in float32. Zeros: none of that.
+    """
 
     layers: tuple[int, ...] = ()
     conv_tail: int = 0
@@ -38,7 +39,7 @@ def state_caches(
     """The cache of ``states``, with ``slots`` of them; none without such layers. ``causal``: the caches of the others.
 
     ``slots`` None: 64, and one more for each 16 cells where states are so small that points stand that close. Raises
-    ``kv.ArgumentError`` for slots that nothing would lie in.
+    ``kv.errors.ArgumentError`` for slots that nothing would lie in.
     """
     if not states.layers:
         if slots is not None:

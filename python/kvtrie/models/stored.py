@@ -89,7 +89,7 @@ def compare_frequencies(sources: Mapping[str, WeightSource], head_dim: int, rope
     """Warns once where stored RoPE frequencies are not those of the configuration, before they are scaled.
 
     Files of transformers up to 4.30 hold them; transformers 5 computes them from the configuration, as is done here.
-    Raises ``kv.FormatError`` for a tensor that cannot be frequencies.
+    Raises ``kv.errors.FormatError`` for a tensor that cannot be frequencies.
     """
     possible = [_plain(head_dim, rope) for rope in ropes]
     for name in filter(lambda name: fnmatchcase(name, FREQUENCIES), sources):

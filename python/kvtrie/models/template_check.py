@@ -7,7 +7,7 @@ message stands there twice: if the prompt is longer then, its turn was written w
 
 What a template leaves out whole is the template's own rule, as is old reasoning, or what a model says beside its calls.
 The prompt is then what it is anywhere else, and a message that is left out is told, once for each role, as a
-``kv.IgnoredWarning``.
+``kv.errors.IgnoredWarning``.
 
 A content that is so short that it stands somewhere else in the prompt counts as found.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple, Optional
 from ..errors import ArgumentError
 from .template_probe import Reads, View
 
-Render = Callable[[Mapping[str, object]], str]  # raises ``kv.ArgumentError``
+Render = Callable[[Mapping[str, object]], str]  # raises ``kv.errors.ArgumentError``
 
 
 class _Place(NamedTuple):
@@ -42,8 +42,8 @@ class _Place(NamedTuple):
 def left_out(render: Render, values: View, prompt: str, reads: Reads) -> set[str]:
     """What of ``values["messages"]`` the template took no notice of: roles, and "tool_calls".
 
-    ``prompt``: what ``render`` made of the values. Raises ``kv.ArgumentError`` naming a message whose turn is written
-    without its content, or without a part of it.
+    ``prompt``: what ``render`` made of the values. Raises ``kv.errors.ArgumentError`` naming a message whose turn is
+    written without its content, or without a part of it.
     """
     messages: Sequence[View] = values["messages"]
     missing = _not_found(messages, prompt, reads)

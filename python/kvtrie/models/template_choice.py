@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ArgumentError, FormatError, NotSupported
+from ..errors import ArgumentError, FormatError, NotSupportedError
 from .weights import read_json
 
 Templates = dict[str, str]  # by name
@@ -25,7 +25,7 @@ _MARKS = ("{{", "{%", "{#")  # of Jinja: a text with none of them is a name that
 
 
 def in_folder(folder: Path, settings: Mapping[str, object]) -> Templates:
-    """``settings``: of tokenizer_config.json. Raises ``kv.FormatError`` naming the file that is wrong."""
+    """``settings``: of tokenizer_config.json. Raises ``kv.errors.FormatError`` naming the file that is wrong."""
     found = {path.stem: _read(path) for path in sorted((folder / _FOLDER).glob("*.jinja"))}
     if (folder / _FILE).exists():
         found["default"] = _read(folder / _FILE)
@@ -61,7 +61,8 @@ def named(value: object, path: Path) -> Templates:
 def chosen(templates: Templates, wanted: str | None, has_tools: bool) -> str:
     """The template that ``wanted`` names or is; else "tool_use" where there are tools, else "default".
 
-    Raises ``kv.NotSupported`` where there is none at all, ``kv.ArgumentError`` naming those that there are.
+    Raises ``kv.errors.NotSupportedError`` where there is none at all, ``kv.errors.ArgumentError`` naming those that
+    there are.
     """
     if wanted is not None:
         if wanted in templates:
@@ -71,7 +72,7 @@ def chosen(templates: Templates, wanted: str | None, has_tools: bool) -> str:
             raise ArgumentError(f"[tokenizer] chat_template: got {wanted[:60]!r}, allowed {allowed}")
         return wanted
     if not templates:
-        raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
+        raise NotSupportedError("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
     if has_tools and "tool_use" in templates:
         return templates["tool_use"]
     if "default" not in templates:

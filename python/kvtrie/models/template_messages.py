@@ -76,7 +76,7 @@ def _fields(value: object) -> Mapping[object, object] | None:
 
 
 def normalised(messages: Sequence[object]) -> list[Values]:
-    """Each message as a dict of plain values. Raises ``kv.ArgumentTypeError`` naming what is none."""
+    """Each message as a dict of plain values. Raises ``kv.errors.ArgumentTypeError`` naming what is none."""
     return [_normalised(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
@@ -122,8 +122,8 @@ def _listed(value: object, name: str) -> Iterable[object]:
 
 
 def fitted(messages: Sequence[View], reads: Reads) -> list[Values]:
-    """The messages in the forms that a template reads. Raises ``kv.ArgumentError`` where content has parts that are no
-    text and the template reads content as one text."""
+    """The messages in the forms that a template reads. Raises ``kv.errors.ArgumentError`` where content has parts that
+    are no text and the template reads content as one text."""
     return [_fitted(message, reads, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
@@ -145,14 +145,15 @@ def _fitted(message: View, reads: Reads, name: str) -> Values:
 
 
 def _require_texts(parts: Iterable[object], name: str) -> None:
-    """Raises ``kv.ArgumentError`` naming a part of the type "text" that has none, which a template would print."""
+    """Raises ``kv.errors.ArgumentError`` naming a part of the type "text" that has none, which a template would
+    print."""
     for at, part in enumerate(parts):
         if isinstance(part, Mapping) and part.get("type") == "text" and not isinstance(part.get("text"), str):
             raise ArgumentError(f"[tokenizer] {name}[{at}].text: got {shown(part.get('text'))}, allowed a str")
 
 
 def text_parts(parts: Iterable[object], name: str) -> list[str]:
-    """Their texts. Raises ``kv.ArgumentError`` naming a part that is no text."""
+    """Their texts. Raises ``kv.errors.ArgumentError`` naming a part that is no text."""
     texts = []
     for at, part in enumerate(parts):
         text = part.get("text") if isinstance(part, Mapping) else part

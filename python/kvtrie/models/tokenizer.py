@@ -32,7 +32,7 @@ TextReading = Literal["parse", "letters"]
 
 
 def text_reading(value: object, where: str) -> TextReading:
-    """What is made of special tokens that stand in a text. Raises ``kv.ArgumentError`` for what is neither."""
+    """What is made of special tokens that stand in a text. Raises ``kv.errors.ArgumentError`` for what is neither."""
     if value == "parse":
         return "parse"
     if value == "letters":
@@ -104,7 +104,8 @@ class Tokenizer(Whole):
     def template(self, chat_template: str | None = None, tools: object = None) -> ChatTemplate:
         """The chat template that is meant: by its name or as a text; "tool_use" for ``tools``, even none; "default".
 
-        Raises ``kv.NotSupported`` where there is none, ``kv.ArgumentError`` naming those that there are.
+        Raises ``kv.errors.NotSupportedError`` where there is none, ``kv.errors.ArgumentError`` naming those that there
+        are.
         """
         from .chat_template import ChatTemplate
         from .template_choice import chosen
@@ -228,10 +229,11 @@ class Tokenizer(Whole):
 
         ``chat_template``: another one, by its name among ``chat_templates`` or as a text. ``variables`` are passed to
         the template (``tools``, ``enable_thinking``, ...); what it takes no notice of (``tools``, ``documents``, tool
-        calls, messages of a role) is told once, as a ``kv.IgnoredWarning``. Content and arguments of tool calls are
-        passed in the form that the template reads (template_messages.py). Raises ``kv.NotSupported`` when
-        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, takes
-        more work than a template needs (chat_template.py), or writes a turn without its content (template_check.py).
+        calls, messages of a role) is told once, as a ``kv.errors.IgnoredWarning``. Content and arguments of tool calls
+        are passed in the form that the template reads (template_messages.py). Raises ``kv.errors.NotSupportedError``
+        when the checkpoint has no template and ``kv.errors.ArgumentError`` when the template refuses the messages,
+        fails, takes more work than a template needs (chat_template.py), or writes a turn without its content
+        (template_check.py).
         """
         wanted, asked = flag(tokenize, "tokenizer", "tokenize"), text_reading(special_tokens, "tokenizer")
         reading = asked if wanted else "parse"
@@ -360,8 +362,8 @@ def template_variables(
 ) -> Message:
     """Variables for a chat template that a caller of ``where`` gave as ``name``.
 
-    Raises ``kv.ArgumentError`` naming one that is an argument of :meth:`Tokenizer.apply_chat_template` and not among
-    ``allowed``, so that a variable never takes the place of an argument.
+    Raises ``kv.errors.ArgumentError`` naming one that is an argument of :meth:`Tokenizer.apply_chat_template` and not
+    among ``allowed``, so that a variable never takes the place of an argument.
     """
     for key in given:
         if not isinstance(key, str):

@@ -4,7 +4,7 @@ Concept. Most folders name a class that takes the file as it is. A few classes t
 cut and normalise text by rules of their own, for which ``tokenizer_config.json`` has settings. So the ids of a text
 depend on the class, and which one is used depends on ``tokenizer_class`` and on the model's type. Known here are those
 of the families that are computed here. Of any other class with rules of its own the file is read as it is, and that is
-told as a ``kv.IgnoredWarning``.
+told as a ``kv.errors.IgnoredWarning``.
 
 Source: transformers 5.24, ``AutoTokenizer.from_pretrained`` and the classes' own files.
 """

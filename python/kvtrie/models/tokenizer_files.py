@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import tokenizers
 from tokenizers import AddedToken, models
 
-from ..errors import FormatError, IgnoredWarning, NotSupported
+from ..errors import FormatError, IgnoredWarning, NotSupportedError
 from .settings import Setting, Settings, neutral, read, settle
 from .tokenizer_classes import CLASSES, as_class, class_of, differences, is_other
 from .weights import read_json
@@ -122,8 +122,8 @@ class _Named(NamedTuple):
 
 
 def read_folder(folder: Path) -> Parts | None:
-    """None where there is no ``tokenizer.json``. Raises ``kv.FormatError`` and ``kv.NotSupported`` naming the file and
-    what in it is wrong, or changes texts in a way that is unknown here."""
+    """None where there is no ``tokenizer.json``. Raises ``kv.errors.FormatError`` and ``kv.errors.NotSupportedError``
+    naming the file and what in it is wrong, or changes texts in a way that is unknown here."""
     path, where = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.exists():
         return None
@@ -151,7 +151,9 @@ def _from_file(path: Path) -> Raw:
     except Exception as error:  # the library raises bare Exception for every kind of damage
         raise FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
     if getattr(raw.model, "dropout", None):
-        raise NotSupported(f"[models.load] {path}: model.dropout: got {raw.model.dropout}, allowed null: ids by chance")
+        raise NotSupportedError(
+            f"[models.load] {path}: model.dropout: got {raw.model.dropout}, allowed null: ids by chance"
+        )
     return raw
 
 

@@ -3,9 +3,9 @@
 Layers that hold the same tensors in the same types, rotate alike and see alike launch the same kernels, so one of each
 kind stands for all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each
 of these layers runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``,
-recurrent states are seen to by their caches. Where steps are replayed (``kv.StepGraphs``), two are recorded on caches
-that go at once: the program that replays them depends on the whole step. Activations are those of token 0; nothing but
-time depends on them.
+recurrent states are seen to by their caches. Where steps are replayed (``kv.ops.StepGraphs``), two are recorded on
+caches that go at once: the program that replays them depends on the whole step. Activations are those of token 0;
+nothing but time depends on them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .. import ops
 from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
 from .step_inputs import Rows
+from .warmed import Warmed
 from .weights import Progress
 
 if TYPE_CHECKING:
-    from .base import Model
     from .helper import Helper
 
 REPLAY_CELLS = 64  # more than two steps claim
@@ -35,7 +35,7 @@ CLBLAST_ROWS = (1, 9, 512)  # vector, direct and indirect products of CLBlast
 class DryStep:
     """A step of one session without a history: takes what layers give, and gives zeros back where they attend."""
 
-    def __init__(self, model: Model, rows: int) -> None:
+    def __init__(self, model: Warmed, rows: int) -> None:
         self._heads = model.config.num_attention_heads * model.config.head_dim
         self._device = model.device
         self.tokens = np.zeros(rows, np.int32)
@@ -70,7 +70,7 @@ class DryStep:
         return tensor(np.zeros(shape, np.float32), device=self._device)
 
 
-def kinds_of_layers(model: Model) -> list[int]:
+def kinds_of_layers(model: Warmed) -> list[int]:
     """The first layer of each kind."""
     config = model.config
     groups = {layer: number for number, group in enumerate(model.attention_groups(config)) for layer in group.layers}
@@ -81,12 +81,12 @@ def kinds_of_layers(model: Model) -> list[int]:
     return list(first.values())
 
 
-def warm_up(model: Model, dtype: str | None, progress: Progress | None) -> None:
+def warm_up(model: Warmed, dtype: str | None, progress: Progress | None) -> None:
     """See :meth:`Model.warm_up`."""
     _run(model, _all_parts(model, dtype), progress)
 
 
-def warm_up_first(model: Model, helper: Helper, progress: Progress | None) -> None:
+def warm_up_first(model: Warmed, helper: Helper, progress: Progress | None) -> None:
     """What any first token needs, while ``helper`` compiles attention; as long as that takes, products of more rows."""
     parts: list[Callable[[], None]] = [lambda: _layers(model, 1), lambda: _choice(model)]
     for rows in PACKED_ROWS[1:] if model._packs else ():
@@ -95,7 +95,7 @@ def warm_up_first(model: Model, helper: Helper, progress: Progress | None) -> No
     _run(model, parts, progress)
 
 
-def _run(model: Model, parts: list[Callable[[], None]], progress: Progress | None) -> None:
+def _run(model: Warmed, parts: list[Callable[[], None]], progress: Progress | None) -> None:
     for done, part in enumerate(parts, 1):
         part()
         if progress is not None:
@@ -103,7 +103,7 @@ def _run(model: Model, parts: list[Callable[[], None]], progress: Progress | Non
     model.device.finish()
 
 
-def _all_parts(model: Model, dtype: str | None) -> list[Callable[[], None]]:
+def _all_parts(model: Warmed, dtype: str | None) -> list[Callable[[], None]]:
     parts: list[Callable[[], None]] = []
     if dtype is not None and model.attention_groups(model.config):
         parts.append(lambda: _attention(model, dtype))
@@ -115,18 +115,18 @@ def _all_parts(model: Model, dtype: str | None) -> list[Callable[[], None]]:
     return parts
 
 
-def _one_row(model: Model, dtype: str) -> None:
+def _one_row(model: Warmed, dtype: str) -> None:
     """A step of one row, launched operation by operation, on caches that go at once."""
     with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         step = cache.batch([cache.begin([0], publish=False)])
         model._launch(step, model._checked_tokens(step), Rows(step, False))
 
 
-def _choice(model: Model) -> None:
+def _choice(model: Warmed) -> None:
     ops.argmax(tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
 
 
-def _attention(model: Model, dtype: str) -> None:
+def _attention(model: Warmed, dtype: str) -> None:
     config = model.config
     for heads in {group.heads_of(config) for group in model.attention_groups(config)}:
         ops.warm_up(
@@ -138,21 +138,21 @@ def _attention(model: Model, dtype: str) -> None:
         )
 
 
-def _layers(model: Model, rows: int) -> None:
+def _layers(model: Warmed, rows: int) -> None:
     step = DryStep(model, rows)
     x = model.through(kinds_of_layers(model), step, step.tokens, None)
     if model.dtype not in ("float32", "float16"):  # the head's type may be that of no layer
         model._head(x)
 
 
-def _replays(model: Model, dtype: str) -> None:
+def _replays(model: Warmed, dtype: str) -> None:
     """Steps of one session each for a row."""
     with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         for rows in REPLAYED_ROWS:
             model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))
 
 
-def _rest(model: Model) -> None:
+def _rest(model: Warmed) -> None:
     """What comes behind the layers, but for the head itself: its product is one of theirs."""
     ops.embedding(model.embed(np.zeros(2, np.int32)), np.zeros(1, np.int32))
     logits = model.finish(tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))

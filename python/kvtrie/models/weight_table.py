@@ -53,7 +53,7 @@ class WeightTable:
         return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
 
     def number(self, name: str) -> float:
-        """The only number of a tensor. Raises ``kv.FormatError`` where it is not finite."""
+        """The only number of a tensor. Raises ``kv.errors.FormatError`` where it is not finite."""
         value = float(to_float32(self._read(name), self._sources[name].dtype).reshape(()))
         if not math.isfinite(value):
             raise FormatError(f"[models] {self._sources[name].origin}: {name}: got {value}, allowed a finite number")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupportedError
 
 try:
     import safetensors
@@ -91,7 +91,8 @@ class WeightSource:
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
-    """A JSON object from ``path``; {} if it is absent and not required. Raises ``kv.FormatError`` naming the file."""
+    """A JSON object from ``path``; {} if it is absent and not required. Raises ``kv.errors.FormatError`` naming the
+    file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -262,7 +263,7 @@ def check_table(
     """Raises unless ``sources`` holds exactly ``expected`` in shape and type; names ``ignored`` accepts may stay."""
     for name, given in sources.items():
         if given.dtype not in STORED and name not in expected and not ignored(name):
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models] {given.origin}: quantised weights: got {name} of type {given.dtype}, "
                 f"allowed {', '.join(STORED)}"
             )
@@ -272,7 +273,9 @@ def check_table(
             origin = next((s.origin for s in sources.values()), "weights")
             raise FormatError(f"[models] {origin}: tensor {name!r} is missing, expected shape {list(shape)}")
         if source.dtype not in STORED:
-            raise NotSupported(f"[models] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}")
+            raise NotSupportedError(
+                f"[models] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}"
+            )
         if source.shape != shape:
             raise FormatError(
                 f"[models] {source.origin}: {name}: got shape {list(source.shape)}, expected {list(shape)}"
@@ -294,7 +297,7 @@ def to_float32(values: Array, dtype: str) -> npt.NDArray[np.float32]:
 
 
 def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") -> npt.NDArray[np.float16]:
-    """Stored elements rounded to float16. Raises ``kv.ArgumentError`` when one lies outside float16's range.
+    """Stored elements rounded to float16. Raises ``kv.errors.ArgumentError`` when one lies outside float16's range.
 
     ``wanted``: what a caller asked for, of which that is a part.
     """

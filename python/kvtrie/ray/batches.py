@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from .._arguments import flag, refusal, text, whole
-from ..errors import ArgumentError, ArgumentTypeError, NotSupported
+from .._options import SamplingOptions, checked_sampling
+from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..models.tokenizer import Tokenizer
-from ..replies import SamplingOptions, checked_sampling
 from ..stopping import Stop
 from .engine import Engine, EngineOptions, ModelSource, checked_engine, ray_data
 from .prompts import KEY, Prompts, TokenizerSource, encode
@@ -87,8 +87,8 @@ def generate(
     it; ``finish_reason``, "stop" or "length"; ``prompt_tokens``; ``reused``, those of them that were not computed for
     this row; with ``logprobs``, ``output``_logprobs and ``output``_top_logprobs; ``error`` as ``on_error`` says.
 
-    Raises ``kv.NotSupported`` without Ray, and ``kv.ArgumentError`` or ``kv.ArgumentTypeError`` for arguments; what is
-    found out later, Ray raises with the same as its cause.
+    Raises ``kv.errors.NotSupportedError`` without Ray, and ``kv.errors.ArgumentError`` or
+    ``kv.errors.ArgumentTypeError`` for arguments; what is found out later, Ray raises with the same as its cause.
     """
     where = "ray.generate"
     sampling, batch = _divided(cast("Mapping[str, object]", options), where)
@@ -235,5 +235,7 @@ def _numbered(dataset: Dataset, where: str) -> Dataset:
     try:
         from ray.data.expressions import monotonically_increasing_id
     except ImportError as error:
-        raise NotSupported(f"[{where}] ordered: this version of Ray does not number rows: sort by a column") from error
+        raise NotSupportedError(
+            f"[{where}] ordered: this version of Ray does not number rows: sort by a column"
+        ) from error
     return dataset.with_column(_ROW, monotonically_increasing_id())

@@ -17,7 +17,7 @@ from typing import TypedDict, Union, cast
 
 from .._arguments import refusal
 from .._protocols import StepModel
-from ..errors import BusyError, NotSupported
+from ..errors import BusyError, NotSupportedError
 from ..models import load
 from ..models.base import Model
 from ..prefix_cache import Bytes, PrefixCache
@@ -91,11 +91,11 @@ def checked_engine(model: object, options: Mapping[str, object], where: str) -> 
 
 
 def ray_data() -> ModuleType:
-    """The library, imported when it is first used. Raises ``kv.NotSupported`` saying what to install."""
+    """The library, imported when it is first used. Raises ``kv.errors.NotSupportedError`` saying what to install."""
     try:
         import pyarrow  # noqa: F401
         import ray.data
     except ImportError as error:
         missing = (error.name or "ray").partition(".")[0]
-        raise NotSupported(f"[ray] needs {missing}: pip install 'kvtrie[ray]'") from error
+        raise NotSupportedError(f"[ray] needs {missing}: pip install 'kvtrie[ray]'") from error
     return cast(ModuleType, ray.data)

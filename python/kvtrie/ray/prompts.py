@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arguments import refusal
+from .._prompts import Prompt, token_ids
 from ..errors import ArgumentError, Error
-from ..generate import Prompt, token_ids
 from ..models import load_tokenizer
 from ..models.tokenizer import Message, Tokenizer, template_variables
 from ..sampling import whole

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from .._arguments import listed
 from .._flushing import flushed
+from .._options import SamplingOptions
+from .._prompts import vocab_size_of
 from ..batcher import Batcher
-from ..errors import ArgumentError, ArgumentTypeError, CacheFull, NotSupported
-from ..generate import vocab_size_of
-from ..replies import SamplingOptions
+from ..errors import ArgumentError, ArgumentTypeError, CacheFullError, NotSupportedError
 from ..request import Request
 from ..sampling import TokenLogprob
 from ..score import Score, continuation_ids, scores_in
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 _log = logging.getLogger("kvtrie.ray")
-_REFUSED = (ArgumentError, ArgumentTypeError, CacheFull, NotSupported)
+_REFUSED = (ArgumentError, ArgumentTypeError, CacheFullError, NotSupportedError)
 _MOST = 1 << 30  # requests that may wait: a block's rows are bounded already
 
 Tokens = npt.NDArray[np.int32]
@@ -169,7 +169,7 @@ class Answering(Worker):
     def outcomes(self, table: Table, prompts: Sequence[Tokens]) -> list[Outcome]:
         column = self.writing.seed_column
         given: list[object] = [None] * len(prompts) if column is None else table[column].to_pylist()
-        asked: list[Request | Outcome] = []
+        asked: list[Request[int] | Outcome] = []
         try:
             for prompt, seed in zip(prompts, given):
                 asked.append(self._ask(prompt, seed))
@@ -179,7 +179,7 @@ class Answering(Worker):
                 if isinstance(each, Request):
                     each.cancel()  # nothing where it has ended
 
-    def _ask(self, prompt: Tokens, seed: object) -> Request | Outcome:
+    def _ask(self, prompt: Tokens, seed: object) -> Request[int] | Outcome:
         how = self.writing
         sampling = SamplingOptions(**how.sampling)
         given = sampling.get("seed")
@@ -195,7 +195,7 @@ class Answering(Worker):
         except _REFUSED as error:
             return self.failed(error)
 
-    def _answer(self, request: Request) -> Outcome:
+    def _answer(self, request: Request[int]) -> Outcome:
         try:
             tokens = request.result()
         except _REFUSED as error:

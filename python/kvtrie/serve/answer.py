@@ -61,11 +61,13 @@ class Reading:
 class Answer:
     """Iterated once. After its end ``finish_reason`` is "stop", "length" or "tool_calls".
 
-    Where it was left or raised it is "cancelled" or "failed". It raises the request's own error, and ``kv.ClosedError``
-    where the server closes.
+    Where it was left or raised it is "cancelled" or "failed". It raises the request's own error, and
+    ``kv.errors.ClosedError`` where the server closes.
     """
 
-    def __init__(self, request: Request, reading: Reading, entry: Entry, journal: Journal, replays: Replays) -> None:
+    def __init__(
+        self, request: Request[int], reading: Reading, entry: Entry, journal: Journal, replays: Replays
+    ) -> None:
         self._request = request
         self._reading = reading
         self._entry, self._journal, self._replays = entry, journal, replays

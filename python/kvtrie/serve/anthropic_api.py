@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from .._options import SamplingOptions
 from ..errors import ArgumentError
-from ..replies import SamplingOptions
 from .answer import Answer
 from .anthropic_blocks import block_text
 from .anthropic_schema import (

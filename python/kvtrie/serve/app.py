@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from .. import __version__
+from .._core import __version__
 from ..models.base import Model
 from ..prefix_cache import PrefixCache
 from . import anthropic_api, failures, live, ollama_api, openai_api, responses_api, tools_api

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-from ..replies import SamplingOptions
+from .._options import SamplingOptions
 from .failures import Refusal
 from .json_values import JsonObject, JsonView
 from .openai_schema import ChatRequest, Choosing

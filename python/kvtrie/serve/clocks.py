@@ -56,7 +56,7 @@ class _Known(NamedTuple):
 class Clocks:
     """``frozen``: as ``--freeze-clock`` has it; None: templates write the time that it is.
 
-    Raises ``kv.ArgumentError`` for what is none of these."""
+    Raises ``kv.errors.ArgumentError`` for what is none of these."""
 
     def __init__(
         self, frozen: str | None = None, now: Now = datetime.datetime.now, ticks: Callable[[], float] = time.monotonic

@@ -61,7 +61,7 @@ class ConversationTexts:
         """The text, and that of the first messages for each number in ``marks`` where the template takes them alone.
 
         A last text of the assistant's is the beginning of the answer (``begun_words``). ``special_tokens``: what those
-        are that stand in messages and variables. Raises ``kv.ArgumentError`` for what the template refuses.
+        are that stand in messages and variables. Raises ``kv.errors.ArgumentError`` for what the template refuses.
         """
         template = self._tokenizer.template(tools=tools or None)
         values = _variables(variables or {})

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from .._core import CausalCache, HybridCache
 from .._flushing import flushed
+from .._options import SamplingOptions
 from ..batcher import Batcher
-from ..errors import NotSupported
+from ..errors import NotSupportedError
 from ..explain import Explanation
 from ..models.base import Model
 from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
-from ..replies import SamplingOptions
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .clocks import ADVICE, Clocks
@@ -152,8 +152,8 @@ class Engine:
     ) -> list[Answer]:
         """``count`` answers to each prompt, which are being computed from now on.
 
-        Those to one prompt share its computation; each has a seed of its own. Raises ``kv.BusyError`` where too many
-        wait, ``kv.ArgumentError`` for what is out of its range; then none is.
+        Those to one prompt share its computation; each has a seed of its own. Raises ``kv.errors.BusyError`` where too
+        many wait, ``kv.errors.ArgumentError`` for what is out of its range; then none is.
         """
         made: list[Answer] = []
         try:
@@ -224,7 +224,7 @@ class Engine:
         if options.must_call:
             if calls is None:
                 said = "this model's template has no form of calls that can be required"
-                raise NotSupported(f"[serve] tool_choice: {said}")
+                raise NotSupportedError(f"[serve] tool_choice: {said}")
             return self._of_calls(calls, options, behind, "tool_choice")
         if options.rule is not None:
             return self._by_rule(options.rule, calls, options, behind)

@@ -79,15 +79,15 @@ def refusal_of(error: BaseException) -> Refusal:
     told."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, kv.BusyError):
+    if isinstance(error, kv.errors.BusyError):
         return Refusal(429, "too many requests wait already: try again", code="rate_limit_exceeded")
-    if isinstance(error, kv.CacheFull):
+    if isinstance(error, kv.CacheFullError):
         return Refusal(503, "there is no room for this conversation beside those that are live: try again")
-    if isinstance(error, kv.ClosedError):
+    if isinstance(error, kv.errors.ClosedError):
         return Refusal(503, "the server is closing")
     if isinstance(error, FieldError):
         return Refusal(400, str(error), code=error.code, param=error.param)
-    if isinstance(error, (kv.ArgumentError, kv.ArgumentTypeError, kv.NotSupported)):
+    if isinstance(error, (kv.errors.ArgumentError, kv.errors.ArgumentTypeError, kv.NotSupportedError)):
         return Refusal(400, str(error))
     _log.error("a request failed", exc_info=error)
     return Refusal(500, "the server failed to answer this request")

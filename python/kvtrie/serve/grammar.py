@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from .. import _child
 from .._arguments import refusal, text
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 from ..sampling import Logits, Tokens
 from .wrong_fields import FieldError
 
@@ -101,8 +101,8 @@ class GrammarModel(Protocol):
 
 
 class Grammars:
-    """See above. A schema that llguidance refuses raises ``kv.ArgumentError``; without llguidance everything raises
-    ``kv.NotSupported``."""
+    """See above. A schema that llguidance refuses raises ``kv.errors.ArgumentError``; without llguidance everything
+    raises ``kv.errors.NotSupportedError``."""
 
     def __init__(self, model: GrammarModel) -> None:
         self._model = model
@@ -166,12 +166,12 @@ class Grammars:
             if self._vocabulary is None:
                 tokenizer, ends = self._model.tokenizer, list(self._model.end_tokens)
                 if not ends:
-                    raise NotSupported(f"{_WHERE}: this model has no end token")
+                    raise NotSupportedError(f"{_WHERE}: this model has no end token")
                 size = max(self._model.config.vocab_size, tokenizer.vocab_size)
                 try:
                     self._vocabulary = LLTokenizer(tokenizer.raw.to_str(), n_vocab=size, eos_token=ends)
                 except Exception as error:  # of a kind of its own for each kind of tokenizer
-                    raise NotSupported(f"{_WHERE}: llguidance cannot use this tokenizer: {error}") from error
+                    raise NotSupportedError(f"{_WHERE}: llguidance cannot use this tokenizer: {error}") from error
             return self._vocabulary
 
     def _try(self, grammar: str, where: str) -> None:
@@ -278,11 +278,11 @@ class _Reading:
 
 
 def require_library() -> None:
-    """Raises ``kv.NotSupported`` without llguidance."""
+    """Raises ``kv.errors.NotSupportedError`` without llguidance."""
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
-        raise NotSupported(f"{_WHERE}: needs llguidance: pip install 'kvtrie[serve]'") from error
+        raise NotSupportedError(f"{_WHERE}: needs llguidance: pip install 'kvtrie[serve]'") from error
 
 
 def elsewhere(program: str, text: str) -> str:

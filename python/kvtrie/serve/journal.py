@@ -48,7 +48,7 @@ class Entry:
     outcome: str = _RUNNING
     why: str = ""
     started: float = field(default_factory=time.perf_counter, repr=False)  # by a clock that never jumps
-    request: Optional[weakref.ref[Request]] = field(default=None, repr=False)
+    request: Optional[weakref.ref[Request[int]]] = field(default=None, repr=False)
 
     @property
     def running(self) -> bool:
@@ -71,7 +71,7 @@ class Entry:
         return {name: value for name, value in vars(self).items() if name not in _HIDDEN}
 
 
-def beginning_text(request: Request) -> str:
+def beginning_text(request: Request[int]) -> str:
     """The known part of its prompt, in lines; "" where it was never begun. The tree is not looked at."""
     found, total = request.beginning, request.prompt_tokens
     if found is None:
@@ -168,7 +168,7 @@ class Journal:
         """How many ended in which way."""
         return self.sums.outcomes
 
-    def begin(self, api: str, namespace: str, request: Request, why: str = "") -> Entry:
+    def begin(self, api: str, namespace: str, request: Request[int], why: str = "") -> Entry:
         """A request that begins now."""
         open_entries, sums = self._books
         number = 1 + sum(sums.outcomes.values()) + len(open_entries)
@@ -204,7 +204,7 @@ class Journal:
         for each in ended.values():
             self._tell(each)
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: Request[int]) -> None:
         """Ends the entry of a request that nobody will answer, where it has one."""
         for entry in list(self._books[0].values()):
             if entry.request is not None and entry.request() is request:

@@ -15,8 +15,8 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from .. import __version__
-from ..replies import SamplingOptions
+from .._core import __version__
+from .._options import SamplingOptions
 from .answer import Answer, Piece
 from .asked_for import sampling
 from .engine import AnswerOptions, Engine

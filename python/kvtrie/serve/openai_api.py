@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ..replies import SamplingOptions
+from .._options import SamplingOptions
 from ..sampling import TokenLogprob
 from .answer import Answer, Piece
 from .asked_for import LEAST_TOP_P, namespace_of, sampling, schema_of

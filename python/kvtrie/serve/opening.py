@@ -1,6 +1,6 @@
 """The parts of a server, made from its options: a model, a cache on it, and settings.
 
-The command line (cli/serve.py) and the replicas of several machines (kvtrie.scale) both come here. Nothing prints.
+The command line (cli/serve.py) and the replicas of several machines (kvtrie.ray.scale) both come here. Nothing prints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import models
 from .._paths import path_text
-from ..errors import ArgumentError, BusyError, NotSupported
+from ..errors import ArgumentError, BusyError, NotSupportedError
 from ..models.base import Model
 from ..models.tokenizer import Tokenizer
 from ..models.weights import Progress
@@ -81,13 +81,14 @@ class Opened:
 def open_server(options: ServeOptions, progress: bool | Progress | None = None) -> Opened:
     """Loads the model, compiles what it needs, and opens the cache.
 
-    Raises what ``kv.models.load`` and ``kv.PrefixCache`` do, ``kv.NotSupported`` for a model without a tokenizer,
-    ``kv.BusyError`` where another server has the folder, ``kv.ArgumentError`` where one that was named cannot be used.
+    Raises what ``kv.models.load`` and ``kv.PrefixCache`` do, ``kv.errors.NotSupportedError`` for a model without a
+    tokenizer, ``kv.errors.BusyError`` where another server has the folder, ``kv.errors.ArgumentError`` where one that
+    was named cannot be used.
     """
     chosen = models.default.choose(options.model)
     model = models.load(chosen.path, options.device, options.dtype, progress=progress)
     if not model.has_tokenizer:
-        raise NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
+        raise NotSupportedError("[serve] model: there is no tokenizer, so there is no text to answer with")
     use_template(model.tokenizer, options)
     settings = settings_of(options, model)
     model.warm_up(options.kv_dtype, progress=progress)  # so that no request waits for compilers
@@ -98,8 +99,8 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
 
 
 def use_template(tokenizer: Tokenizer, options: ServeOptions) -> None:
-    """The chat template of a file in place of the model's own, where the options name one. Raises ``kv.ArgumentError``
-    for a file that cannot be read, or is no template."""
+    """The chat template of a file in place of the model's own, where the options name one. Raises
+    ``kv.errors.ArgumentError`` for a file that cannot be read, or is no template."""
     if options.chat_template is None:
         return
     try:
@@ -110,7 +111,8 @@ def use_template(tokenizer: Tokenizer, options: ServeOptions) -> None:
 
 
 def settings_of(options: ServeOptions, model: Model) -> Settings:
-    """The server's settings. Raises ``kv.ArgumentError`` for a context that the model or the device has no room for."""
+    """The server's settings. Raises ``kv.errors.ArgumentError`` for a context that the model or the device has no room
+    for."""
     limits = [model.config.max_position_embeddings, model.config.position_limit(), options.capacity]
     most = min(limit for limit in limits if limit is not None)
     context = min(most, CONTEXT) if options.context is None else options.context

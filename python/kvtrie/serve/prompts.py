@@ -58,8 +58,8 @@ class Prompts:
     ) -> Prompt:
         """``marks``: how many messages there are in front of each length where state is to be kept.
 
-        A last message of the assistant's is the beginning of the answer. Raises ``kv.ArgumentError`` for what the
-        template refuses and for a prompt that is too long.
+        A last message of the assistant's is the beginning of the answer. Raises ``kv.errors.ArgumentError`` for what
+        the template refuses and for a prompt that is too long.
         """
         prompt, parts, times = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
         tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt), "messages")

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from ..replies import SamplingOptions
+from .._options import SamplingOptions
 from .answer import Answer
 from .asked_for import sampling
 from .engine import AnswerOptions, Engine

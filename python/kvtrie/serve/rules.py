@@ -47,8 +47,8 @@ class Rule:
     field: str
 
     def lark(self) -> str:
-        """A grammar with the rule "start". Raises ``FieldError`` for what is none, ``kv.NotSupported`` where no library
-        reads it."""
+        """A grammar with the rule "start". Raises ``FieldError`` for what is none, ``kv.errors.NotSupportedError``
+        where no library reads it."""
         require_library()
         if self.kind == "grammar":
             assert isinstance(self.value, str)

@@ -8,21 +8,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Callable, Sequence
+from typing import Optional, Protocol
 from xml.sax.saxutils import escape
+
+import numpy as np
+import numpy.typing as npt
 
 from .canvas import Canvas, attribute
 from .palette import tier_colour
 from .scale import make_scale, ticks
 from .svg import STYLE
 
-if TYPE_CHECKING:
-    from ..explain import Decode, Explanation
+Decode = Callable[[list[int]], str]
 
 _PAD, _ROW, _BAR, _NAMES, _FIGURES = 22.0, 26.0, 14.0, 110.0, 64.0
 
 
-def explanation_svg(found: Explanation, *, width: int = 960) -> str:
+class Reach(Protocol):
+    """How far one cache could go on: a ``CacheReach``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def deepest(self) -> int: ...
+
+
+class Explained(Protocol):
+    """What is drawn of an ``Explanation``. Lengths in tokens."""
+
+    matched: int
+    reusable: int
+    tier: str
+
+    @property
+    def tokens(self) -> Sequence[int] | npt.NDArray[np.int32]: ...
+
+    @property
+    def caches(self) -> Sequence[Reach]: ...
+
+    @property
+    def computed(self) -> int: ...
+
+    def text(self, decode: Optional[Decode] = None) -> str: ...
+
+
+def explanation_svg(found: Explained, *, width: int = 960) -> str:
     """The picture as SVG text; it brings its own background, light or dark. ``ValueError`` for less than 640 pixels."""
     if width < 640:
         raise ValueError(f"[viz] width: got {width}, allowed at least 640")
@@ -71,7 +103,7 @@ def _legend(canvas: Canvas, y: float, looks: list[str]) -> float:
     return y + _PAD
 
 
-def explanation_html(found: Explanation, decode: Optional[Decode] = None, *, width: int = 960) -> str:
+def explanation_html(found: Explained, decode: Optional[Decode] = None, *, width: int = 960) -> str:
     """The picture and the text below it, as HTML without scripts."""
     return (
         f'<div class="kvtrie">{explanation_svg(found, width=width)}'

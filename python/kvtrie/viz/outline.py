@@ -25,7 +25,7 @@ _SNIPPET_TOKENS = 48
 
 
 class TreeNode(Protocol):
-    """One of its nodes: ``kvtrie.Node`` is one. ``children``: nodes, or their places in the list."""
+    """One of its nodes: ``kvtrie.results.Node`` is one. ``children``: nodes, or their places in the list."""
 
     @property
     def namespace(self) -> str: ...

@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 from .palette import tier_colour
 from .table import table_text
 from .words import format_bytes, plural
 
 if TYPE_CHECKING:
-    from ..quality import FormatQuality, Quality
+    from .._measured import FormatQuality, Measured
 
 _HEADER = ["weights", "K and V", "mean KL", "99.9 %", "perplexity", "change", "same", "MiB", "bytes/token"]
 _HEADER += ["prompt/s", "step/s"]
 _LEAST = 1e-10  # nats that the plot tells from 0
 
 
-def quality_text(found: Quality) -> str:
+def quality_text(found: Measured) -> str:
     """The table, and below it what was compared and how."""
     rows = [_cells(each, each is found.reference) for each in (found.reference, *found.formats)]
     table = table_text(rows, _HEADER, right=range(2, len(_HEADER)))
@@ -52,15 +52,16 @@ def _cells(each: FormatQuality, is_reference: bool) -> tuple[str, ...]:
     )
 
 
-def draw_quality(found: Quality, path: str | os.PathLike[str]) -> None:
+def draw_quality(found: Measured, path: str | os.PathLike[str]) -> None:
     """Writes the plot; the file's ending says in which format.
 
-    Raises ``kv.NotSupported`` without matplotlib, and ``kv.ArgumentError`` for an ending that it does not know.
+    Raises ``kv.errors.NotSupportedError`` without matplotlib, and ``kv.errors.ArgumentError`` for an ending that it
+    does not know.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NotSupported("[quality] plot: needs matplotlib: pip install matplotlib") from error
+        raise NotSupportedError("[quality] plot: needs matplotlib: pip install matplotlib") from error
     rows = (found.reference, *found.formats)
     places = range(len(rows))
     figure = Figure(figsize=(9, 1.6 + 0.34 * len(rows)), layout="constrained")

@@ -13,43 +13,43 @@ from kvtrie import errors, stores, viz
 if TYPE_CHECKING:
     import torch
 
-    from kvtrie.scale import ScaleOptions
+    from kvtrie.ray.scale import ScaleOptions
 
 ALL: tuple[type[kv.Error], ...] = (
-    kv.ArgumentError,
-    kv.ArgumentTypeError,
-    kv.BusyError,
-    kv.CacheFull,
-    kv.ClosedError,
-    kv.DeviceError,
-    kv.FormatError,
-    kv.InternalError,
-    kv.NotRestorable,
-    kv.NotSupported,
-    kv.StoreError,
+    kv.errors.ArgumentError,
+    kv.errors.ArgumentTypeError,
+    kv.errors.BusyError,
+    kv.errors.CacheFullError,
+    kv.errors.ClosedError,
+    kv.errors.DeviceError,
+    kv.errors.FormatError,
+    kv.errors.InternalError,
+    kv.errors.NotRestorableError,
+    kv.errors.NotSupportedError,
+    kv.errors.StoreError,
     errors.ArgumentError,
     errors.ArgumentTypeError,
     errors.BusyError,
-    errors.CacheFull,
+    errors.CacheFullError,
     errors.ClosedError,
     errors.DeviceError,
     errors.Error,
     errors.FormatError,
     errors.InternalError,
-    errors.NotRestorable,
-    errors.NotSupported,
-    stores.StoreError,
+    errors.NotRestorableError,
+    errors.NotSupportedError,
+    errors.StoreError,
 )
 
 
 def handle(session: kv.Session) -> int:
-    warnings.simplefilter("error", kv.IgnoredWarning)
+    warnings.simplefilter("error", kv.errors.IgnoredWarning)
     warnings.simplefilter("ignore", errors.IgnoredWarning)
     try:
         session.rewind(3)
-    except kv.NotRestorable as error:
+    except kv.errors.NotRestorableError as error:
         return error.nearest
-    except kv.CacheFull as error:
+    except kv.errors.CacheFullError as error:
         return error.needed - error.free - error.freeable - error.held_live
     return 0
 
@@ -81,7 +81,7 @@ def use_stores(store: stores.Store, redis: stores.RedisStore) -> kv.PrefixCache:
     print(redis.max_value, redis.replicas, redis.retries, redis.ttl)
     assert_type(stores.open_store("redis://localhost"), stores.Store)
     mine: stores.Store = Mine()
-    return kv.PrefixCache(kv.CausalCache(1, 1, 8, 8), store=kv.stores.RedisStore("redis://localhost") or mine)
+    return kv.PrefixCache(kv.caches.CausalCache(1, 1, 8, 8), store=kv.stores.RedisStore("redis://localhost") or mine)
 
 
 def draw(cache: kv.PrefixCache) -> str:
@@ -118,7 +118,7 @@ def on_ray() -> None:
 
 
 def at_scale() -> object:
-    from kvtrie import scale
+    from kvtrie.ray import scale
 
     options = scale.ScaleOptions(
         replicas=2,

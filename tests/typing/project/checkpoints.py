@@ -26,13 +26,13 @@ def read_model(model: models.Model) -> None:
     assert_type(model.device, kv.Device)
     assert_type(model.nbytes, int)
     assert_type(model.losses, dict[str, float])
-    assert_type(model.graphs, kv.StepGraphs)
+    assert_type(model.graphs, kv.ops.StepGraphs)
     assert_type(model.replays, bool)
     assert_type(model.account, dict[str, models.Settled])
     assert_type(model.has_tokenizer, bool)
     assert_type(model.tokenizer, models.Tokenizer)
     assert_type(model.end_tokens, tuple[int, ...])
-    assert_type(model.token_texts, kv.TokenTexts | None)
+    assert_type(model.token_texts, kv.trie.TokenTexts | None)
     assert_type(model.prefix_cache, kv.PrefixCache)
 
 
@@ -45,8 +45,8 @@ def read_account(settled: models.Settled) -> None:
 def use_model(model: models.Model, step: kv.Step) -> kv.PrefixCache:
     assert_type(model(step, all_rows=True), kv.Tensor)
     messages = [{"role": "user", "content": "hello"}]
-    assert_type(model.chat(messages, tools=[], template={"a": 1}, max_tokens=8, temperature=0.5), kv.Reply)
-    assert_type(model.complete("a text", stop=["\n"], cache=None, namespace="anna", chunk=64), kv.Reply)
+    assert_type(model.chat(messages, tools=[], template={"a": 1}, max_tokens=8, temperature=0.5), kv.Generation[str])
+    assert_type(model.complete("a text", stop=["\n"], cache=None, namespace="anna", chunk=64), kv.Generation[str])
     assert_type(model.chat_tokens(messages, tools=None, template=None), list[int])
     model.warm_up("float16", lambda done, total: print(done, total), wait=True)
     caches = model.caches(capacity=1024, dtype="float32", window_capacity=512, memory=600, warm_up=False)

@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.float32 | np.float16]
 
 
 def make_cache(folder: Path) -> kv.PrefixCache:
-    layers = kv.CausalCache(range(2), 2, 16, 128, dtype="float32")
+    layers = kv.caches.CausalCache(range(2), 2, 16, 128, dtype="float32")
     cache = kv.PrefixCache(
         [layers],
         fingerprint="mine",
@@ -52,7 +52,7 @@ def read_cache(cache: kv.PrefixCache) -> None:
     assert_type(cache.growth, int)
     assert_type(cache.closed, bool)
     assert_type(cache.policy, str)
-    assert_type(cache.nodes(), list[kv.Node])
+    assert_type(cache.nodes(), list[kv.results.Node])
     assert_type(cache.check(), list[str])
     assert_type(cache.summary(most=10), npt.NDArray[np.uint64])
     bytes_per_token: object = cache.stats()["tokens"]
@@ -60,10 +60,10 @@ def read_cache(cache: kv.PrefixCache) -> None:
 
 
 def use_cache(cache: kv.PrefixCache, tokens: list[int], array: Ints) -> kv.Session:
-    assert_type(cache.plan(tokens, "anna", atomic=[(1, 3)]), kv.ReusePlan)
-    assert_type(cache.explain(array, decode=str), kv.Explanation)
-    assert_type(cache.explain("a text"), kv.Explanation)
-    assert_type(cache.respell(tokens, kv.TokenTexts([b"a", b"b"])), Ints)
+    assert_type(cache.plan(tokens, "anna", atomic=[(1, 3)]), kv.results.ReusePlan)
+    assert_type(cache.explain(array, decode=str), kv.results.Explanation)
+    assert_type(cache.explain("a text"), kv.results.Explanation)
+    assert_type(cache.respell(tokens, kv.trie.TokenTexts([b"a", b"b"])), Ints)
     assert_type(cache.pin(tokens, ttl=2.0) + cache.unpin(tokens), int)
     assert_type(cache.page_out(tokens, to="host") + cache.page_out(nbytes="1MiB"), int)
     assert_type(cache.restore(tokens) + cache.evict(array) + cache.evict(nbytes=100), int)
@@ -87,7 +87,7 @@ def draw_cache(cache: kv.PrefixCache) -> str:
 def read_session(session: kv.Session) -> None:
     assert_type(session.matched, int)
     assert_type(session.reused, int)
-    assert_type(session.reason, kv.Reason)
+    assert_type(session.reason, kv.results.Reason)
     assert_type(session.tier, str)
     assert_type(session.bytes_moved, int)
     assert_type(session.namespace, str)
@@ -115,7 +115,7 @@ def use_session(session: kv.Session) -> kv.Session:
     assert_type(session.checkpoint(), int)
     moved = session.shift(4, limit=100)
     if moved is not None:
-        assert_type(moved, kv.Reprocess)
+        assert_type(moved, kv.results.Reprocess)
     other = session.branch()
     session.close()
     return other
@@ -148,47 +148,47 @@ def use_step(step: kv.Step, x: npt.NDArray[np.float32], tensor: kv.Tensor) -> No
     assert_type(step.boundaries(), list[list[int]])
 
 
-def record(graphs: kv.StepGraphs, step: kv.Step, logits: kv.Tensor) -> object:
+def record(graphs: kv.ops.StepGraphs, step: kv.Step, logits: kv.Tensor) -> object:
     assert_type(graphs.compute(step, lambda: logits), kv.Tensor)
-    return graphs.stats["replayed"], kv.StepGraphs()
+    return graphs.stats["replayed"], kv.ops.StepGraphs()
 
 
-def read_plan(plan: kv.ReusePlan, reason: kv.Reason, again: kv.Reprocess) -> None:
+def read_plan(plan: kv.results.ReusePlan, reason: kv.results.Reason, again: kv.results.Reprocess) -> None:
     assert_type(plan.matched + plan.reusable + plan.bytes_moved, int)
     assert_type(plan.tier, str)
-    assert_type(plan.reason, kv.Reason)
+    assert_type(plan.reason, kv.results.Reason)
     assert_type(reason.code + reason.text + reason.upper(), str)
     assert_type(again.tokens, Ints)
 
 
-def read_node(node: kv.Node) -> None:
+def read_node(node: kv.results.Node) -> None:
     assert_type(node.age, float)
-    assert_type(node.children, list[kv.Node])
+    assert_type(node.children, list[kv.results.Node])
     assert_type(node.start + node.end + node.live + node.nbytes, int)
     assert_type(node.namespace + node.point + node.tier, str)
-    assert_type(node.parent, kv.Node | None)
+    assert_type(node.parent, kv.results.Node | None)
     assert_type(node.pinned, bool)
     assert_type(node.user, bool)
     assert_type(node.tokens, Ints)
 
 
-def read_explanation(why: kv.Explanation) -> None:
+def read_explanation(why: kv.results.Explanation) -> None:
     assert_type(why.tokens, Ints)
     assert_type(why.known, Ints)
     assert_type(why.before, Ints)
     assert_type(why.instead, Ints)
     assert_type(why.namespace + why.tier + why.end, str)
     assert_type(why.matched + why.reusable + why.bytes_moved + why.branches + why.computed, int)
-    assert_type(why.reason, kv.Reason)
+    assert_type(why.reason, kv.results.Reason)
     assert_type(why.rejoin.tokens + why.rejoin.prompt + why.rejoin.known, int)
-    assert_type(why.caches, list[kv.CacheReach])
+    assert_type(why.caches, list[kv.results.CacheReach])
     assert_type(why.compute_seconds, float | None)
     assert_type(why.load_seconds, float | None)
     assert_type(why.advice() + why.details(str), list[str])
     assert_type(why.text(decode=str) + why.to_svg(width=800), str)
 
 
-def read_reach(reach: kv.CacheReach) -> None:
+def read_reach(reach: kv.results.CacheReach) -> None:
     assert_type(reach.kind + reach.name, str)
     assert_type(reach.layers + reach.kept, tuple[int, ...])
     assert_type(reach.window + reach.chunk + reach.deepest, int)
@@ -197,6 +197,6 @@ def read_reach(reach: kv.CacheReach) -> None:
 def name_tokens() -> None:
     assert_type(kv.media("sha256 of a cat", 3), Ints)
     assert_type(kv.media(b"digest", 1), Ints)
-    assert_type(kv.fingerprints([1, 2], namespace="anna"), npt.NDArray[np.uint64])
-    assert_type(kv.TokenTexts([b"a"])[0], bytes)
+    assert_type(kv.trie.fingerprints([1, 2], namespace="anna"), npt.NDArray[np.uint64])
+    assert_type(kv.trie.TokenTexts([b"a"])[0], bytes)
     assert_type(kv.__version__, str)

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-def read_causal(cache: kv.CausalCache) -> None:
+def read_causal(cache: kv.caches.CausalCache) -> None:
     assert_type(cache.layers, list[int])
     assert_type(cache.kv_heads + cache.head_dim + cache.v_head_dim, int)
     assert_type(cache.capacity + cache.free_cells + cache.nbytes, int)
@@ -25,7 +25,7 @@ def read_causal(cache: kv.CausalCache) -> None:
     assert_type(cache.device, kv.Device | str)
 
 
-def use_causal(cache: kv.CausalCache, x: Floats) -> kv.CausalCache:
+def use_causal(cache: kv.caches.CausalCache, x: Floats) -> kv.caches.CausalCache:
     cache.start_forward([0, 1], np.zeros(2, np.int32), reserve=True)
     cache.set_causal([0])
     cache.put(0, x, x)
@@ -40,16 +40,16 @@ def use_causal(cache: kv.CausalCache, x: Floats) -> kv.CausalCache:
     snapshot = cache.snapshot(0, start=1)
     assert_type(cache.restore(0, snapshot, 2), bool)
     first, second = cache.split(snapshot, 1)
-    assert_type(cache.merge(first, second), kv.Snapshot | None)
+    assert_type(cache.merge(first, second), kv.caches.Snapshot | None)
     cache.prepare_snapshots(0, [1])
-    assert_type(cache.take_snapshots(0), list[kv.Snapshot | None])
+    assert_type(cache.take_snapshots(0), list[kv.caches.Snapshot | None])
     rope = {"base": 10000.0, "scaling": None}
-    return kv.CausalCache(
+    return kv.caches.CausalCache(
         2, 2, 16, 64, v_head_dim=8, dtype="float16", window=32, memory=48, chunk=None, rope=rope, device="host"
     )
 
 
-def read_recurrent(cache: kv.RecurrentCache) -> None:
+def read_recurrent(cache: kv.caches.RecurrentCache) -> None:
     assert_type(cache.layers, list[int])
     assert_type(cache.conv_tail + cache.conv_dim + cache.v_heads + cache.v_dim + cache.k_dim, int)
     assert_type(cache.capacity + cache.free_slots + cache.nbytes, int)
@@ -57,7 +57,7 @@ def read_recurrent(cache: kv.RecurrentCache) -> None:
     assert_type(cache.device, kv.Device | str)
 
 
-def use_recurrent(cache: kv.RecurrentCache, x: Floats) -> kv.RecurrentCache:
+def use_recurrent(cache: kv.caches.RecurrentCache, x: Floats) -> kv.caches.RecurrentCache:
     cache.start_forward([0, 1], [0, 0])
     assert_type(cache.conv(0, x, x), kv.Tensor)
     assert_type(cache.gated_delta(0, x, x, x, x, x), kv.Tensor)
@@ -75,20 +75,20 @@ def use_recurrent(cache: kv.RecurrentCache, x: Floats) -> kv.RecurrentCache:
     snapshot = cache.snapshot(0)
     assert_type(cache.restore(0, snapshot, 2), bool)
     first, second = cache.split(snapshot, 1)
-    assert_type(cache.merge(first, second), kv.RecurrentSnapshot | None)
+    assert_type(cache.merge(first, second), kv.caches.RecurrentSnapshot | None)
     cache.prepare_snapshots(0, [1])
-    assert_type(cache.take_snapshots(0), list[kv.RecurrentSnapshot | None])
-    return kv.RecurrentCache([0], 3, 8, 2, 4, 4, 16, dtype="float32", device=kv.Device())
+    assert_type(cache.take_snapshots(0), list[kv.caches.RecurrentSnapshot | None])
+    return kv.caches.RecurrentCache([0], 3, 8, 2, 4, 4, 16, dtype="float32", device=kv.Device())
 
 
-def read_encoder(cache: kv.EncoderCache) -> None:
+def read_encoder(cache: kv.caches.EncoderCache) -> None:
     assert_type(cache.layers, list[int])
     assert_type(cache.kv_heads + cache.head_dim + cache.capacity + cache.free_cells + cache.nbytes, int)
     assert_type(cache.dtype, str)
     assert_type(cache.device, kv.Device | str)
 
 
-def use_encoder(cache: kv.EncoderCache, x: Floats) -> kv.EncoderCache:
+def use_encoder(cache: kv.caches.EncoderCache, x: Floats) -> kv.caches.EncoderCache:
     cache.start_forward([0, 1], [0, 0], items=[(0, 0, 4)])
     cache.put(0, x, x)
     assert_type(cache.get(0), tuple[kv.Tensor, kv.Tensor, kv.Tensor])
@@ -103,14 +103,14 @@ def use_encoder(cache: kv.EncoderCache, x: Floats) -> kv.EncoderCache:
     snapshot = cache.snapshot(0)
     assert_type(cache.restore(0, snapshot, 2), bool)
     first, second = cache.split(snapshot, 1)
-    assert_type(cache.merge(first, second), kv.EncoderSnapshot | None)
+    assert_type(cache.merge(first, second), kv.caches.EncoderSnapshot | None)
     cache.prepare_snapshots(0, [1])
-    assert_type(cache.take_snapshots(0), list[kv.EncoderSnapshot | None])
-    return kv.EncoderCache([1], 2, 16, 64, dtype="float32", device="null")
+    assert_type(cache.take_snapshots(0), list[kv.caches.EncoderSnapshot | None])
+    return kv.caches.EncoderCache([1], 2, 16, 64, dtype="float32", device="null")
 
 
-def read_hybrid(cache: kv.HybridCache) -> None:
-    assert_type(cache.caches, list[kv.CausalCache | kv.RecurrentCache | kv.EncoderCache])
+def read_hybrid(cache: kv.caches.HybridCache) -> None:
+    assert_type(cache.caches, list[kv.caches.CausalCache | kv.caches.RecurrentCache | kv.caches.EncoderCache])
     assert_type(cache.layers, list[int])
     assert_type(cache.free_cells, int | None)
     assert_type(cache.free_slots, int | None)
@@ -118,7 +118,7 @@ def read_hybrid(cache: kv.HybridCache) -> None:
     assert_type(cache.complete, bool)
 
 
-def use_hybrid(cache: kv.HybridCache, part: kv.CausalCache, x: Floats) -> kv.HybridCache:
+def use_hybrid(cache: kv.caches.HybridCache, part: kv.caches.CausalCache, x: Floats) -> kv.caches.HybridCache:
     cache.start_forward([0, 1], [0, 0], reserve=False, items=None)
     cache.set_causal([0])
     cache.put(0, x, x)
@@ -140,14 +140,17 @@ def use_hybrid(cache: kv.HybridCache, part: kv.CausalCache, x: Floats) -> kv.Hyb
     snapshot = cache.snapshot(0)
     assert_type(cache.restore(0, snapshot, 2), bool)
     first, second = cache.split(snapshot, 1)
-    assert_type(cache.merge(first, second), kv.HybridSnapshot | None)
+    assert_type(cache.merge(first, second), kv.caches.HybridSnapshot | None)
     cache.prepare_snapshots(0, [1])
-    assert_type(cache.take_snapshots(0), list[kv.HybridSnapshot | None])
-    return kv.HybridCache([part, kv.RecurrentCache([1], 3, 8, 2, 4, 4, 16)])
+    assert_type(cache.take_snapshots(0), list[kv.caches.HybridSnapshot | None])
+    return kv.caches.HybridCache([part, kv.caches.RecurrentCache([1], 3, 8, 2, 4, 4, 16)])
 
 
 def read_snapshots(
-    causal: kv.Snapshot, recurrent: kv.RecurrentSnapshot, encoder: kv.EncoderSnapshot, hybrid: kv.HybridSnapshot
+    causal: kv.caches.Snapshot,
+    recurrent: kv.caches.RecurrentSnapshot,
+    encoder: kv.caches.EncoderSnapshot,
+    hybrid: kv.caches.HybridSnapshot,
 ) -> None:
     assert_type(causal.start + causal.end + causal.nbytes + causal.shared_nbytes, int)
     assert_type((causal.tier, causal.consumed), tuple[str, bool])
@@ -159,20 +162,20 @@ def read_snapshots(
     assert_type((hybrid.tier, hybrid.consumed), tuple[str, bool])
 
 
-def use_trie(trie: kv.PrefixTrie) -> None:
+def use_trie(trie: kv.trie.PrefixTrie) -> None:
     node = trie.insert([1, 2, 3], nbytes="1KiB", namespace="anna")
     matched, found = trie.match(np.array([1, 2]))
-    assert_type((matched, found), tuple[int, kv.TrieNode | None])
+    assert_type((matched, found), tuple[int, kv.trie.TrieNode | None])
     trie.lock(node)
     trie.touch(node)
     trie.unlock(node)
-    assert_type(trie.evict(nbytes=10, count=1), list[kv.Evicted])
+    assert_type(trie.evict(nbytes=10, count=1), list[kv.trie.Evicted])
     assert_type(trie.remove(node) + trie.token_count + trie.nbytes + len(trie), int)
     assert_type(trie.check(), list[str])
-    kv.PrefixTrie()
+    kv.trie.PrefixTrie()
 
 
-def read_trie(node: kv.TrieNode, gone: kv.Evicted) -> None:
+def read_trie(node: kv.trie.TrieNode, gone: kv.trie.Evicted) -> None:
     assert_type(node.alive, bool)
     assert_type(node.is_end, bool)
     assert_type(node.start + node.end + node.nbytes + node.locks + node.child_count + node.last_used, int)

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from typing_extensions import assert_type
 
 import kvtrie as kv
-from kvtrie import simulate as also_the_function
-from kvtrie.simulate import (
+from kvtrie.replay import (
     KINDS,
     POLICIES,
     FleetOptions,
@@ -41,8 +40,8 @@ Ints = npt.NDArray[np.int32]
 def replay(path: Path) -> Report:
     print(*KINDS, *POLICIES)
     made = simulate(read(path, block=512, expand=True), ["1Mi", 5000], POLICIES, window=64, window_capacity=1000)
-    assert_type(kv.simulate(path, 100, "lru"), Report)
-    assert_type(also_the_function(workload("sessions", seed=1), "2M", slots=4, checkpoint_every=64), Report)
+    assert_type(kv.replay.simulate(path, 100, "lru"), Report)
+    assert_type(simulate(workload("sessions", seed=1), "2M", slots=4, checkpoint_every=64), Report)
     return made
 
 

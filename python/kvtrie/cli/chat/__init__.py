@@ -91,7 +91,7 @@ def _context(model: kv.models.Model, arguments: argparse.Namespace) -> int:
     most = min(limit for limit in limits if limit is not None)
     context: int | None = arguments.context
     if context is not None and not 16 <= context <= most:
-        raise kv.ArgumentError(f"[chat] --context: got {context}, allowed 16 to {most}")
+        raise kv.errors.ArgumentError(f"[chat] --context: got {context}, allowed 16 to {most}")
     return min(most, CONTEXT if arguments.capacity is None else most) if context is None else context
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 import kvtrie as kv
 
+from ..._decoding import Progress
 from ..._handing import Handing
-from ...generate import Progress
 from ...stopping import Stopper
 from .conversation import Conversation, Turn, line_of
 from .layout import Laid, Layout
@@ -44,7 +44,9 @@ class Reuse:
     bytes_moved: int
     dropped: int = 0
     in_place: bool = False  # went on in the session of the answer before
-    explanation: kv.Explanation | None = None  # as it was before the prompt began; None: it followed from no match
+    explanation: kv.results.Explanation | None = (
+        None  # as it was before the prompt began; None: it followed from no match
+    )
 
     @property
     def computed(self) -> int:
@@ -55,7 +57,7 @@ class _Making(NamedTuple):
     """``earlier``: tokens of the answer before those of ``generation``. ``left``: where keys cannot move, the tokens
     that the next session begins with; this one's is of no more use."""
 
-    generation: kv.Generation
+    generation: kv.Generation[int]
     earlier: list[int]
     left: list[int] | None = None
 
@@ -116,7 +118,7 @@ class Answer(Handing[str]):
 
     @property
     def session(self) -> kv.Session:
-        return self._now.generation.live
+        return self._now.generation._decoding.live
 
     @property
     def finish_reason(self) -> str | None:
@@ -139,7 +141,7 @@ class Answer(Handing[str]):
         """Where the last token would be the context's last one, the oldest half goes first."""
         now, session = self._now, self.session
         if now.left is None:
-            now.generation.settle()  # it may have been interrupted behind its last token
+            now.generation._decoding.settle()  # it may have been interrupted behind its last token
             if self.finish_reason is not None or not self.tokens or int(session.recorded) < self._answers.context:
                 return
             left = self._answers.shift(session)
@@ -152,7 +154,7 @@ class Answer(Handing[str]):
         moved = self._answers.cache.begin(np.asarray(now.left, np.int32))
         self._now = _Making(self._begin(moved, len(tokens)), tokens)
 
-    def _begin(self, session: kv.Session, made: int) -> kv.Generation:
+    def _begin(self, session: kv.Session, made: int) -> kv.Generation[int]:
         options = {**self._options, "max_tokens": self._options["max_tokens"] - made, "chunk": CHUNK}
         return kv.generate(self._answers.model, session, **options, progress=partial(_tell, self._watching))
 
@@ -188,8 +190,8 @@ class Answers:
     def begin(self, conversation: Conversation, parent: Turn | None, question: str, options: Options) -> Answer:
         """An answer to ``question`` after ``parent``; ``options``: those of ``kv.generate``.
 
-        Raises ``kv.ArgumentError`` for a question that is longer than what there is room for. :meth:`end` is due for
-        each that is returned.
+        Raises ``kv.errors.ArgumentError`` for a question that is longer than what there is room for. :meth:`end` is due
+        for each that is returned.
         """
         self._system = conversation.system
         laid = self._layout.prompt(self._system, line_of(parent), question)
@@ -216,8 +218,8 @@ class Answers:
             session.close()
             self._let_go()
 
-    def plan(self) -> kv.ReusePlan | None:
-        """The reuse of the last prompt if it came again now: a ``kv.ReusePlan``, or None where none was."""
+    def plan(self) -> kv.results.ReusePlan | None:
+        """The reuse of the last prompt if it came again now: a ``kv.results.ReusePlan``, or None where none was."""
         return None if self.last is None else self.cache.plan(np.asarray(self.last.tokens, np.int32))
 
     def forget(self) -> None:
@@ -271,7 +273,7 @@ class Answers:
         """The opening and the latest half of the context, or of all that was said the question alone."""
         alone = self._layout.prompt(self._system, (), question).tokens
         if len(alone) >= self.context:
-            raise kv.ArgumentError(
+            raise kv.errors.ArgumentError(
                 f"[chat] question: got {len(alone)} tokens, allowed up to {self.context - 1}: the context, less one "
                 "for the answer"
             )
@@ -313,7 +315,7 @@ class Answers:
         self._kept = None
 
 
-def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int, explanation: kv.Explanation) -> Reuse:
+def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int, explanation: kv.results.Explanation) -> Reuse:
     return Reuse(
         list(tokens),
         session.matched,

@@ -211,7 +211,7 @@ class Chat:
     def _changed(self, question: str) -> str:
         """The question as the reader leaves it; "" for nothing."""
         if self.reader is None or not self.reader.edits:
-            raise kv.ArgumentError("[edit] text: got none, allowed the new question: /edit 2 NEW QUESTION")
+            raise kv.errors.ArgumentError("[edit] text: got none, allowed the new question: /edit 2 NEW QUESTION")
         try:
             return (self.reader.read("edit> ", question) or "").strip()
         except KeyboardInterrupt:
@@ -316,4 +316,4 @@ KEYS = (
 
 def _require(path: str, command: str) -> None:
     if not path:
-        raise kv.ArgumentError(f"[{command}] file: got none, allowed the name of a file: /{command} chat.json")
+        raise kv.errors.ArgumentError(f"[{command}] file: got none, allowed the name of a file: /{command} chat.json")

@@ -96,7 +96,7 @@ class Conversation:
         turns = self.turns
         number = len(turns) if number is None else number
         if not 1 <= number <= len(turns):
-            raise kv.ArgumentError(f"[chat] question: got {number}, allowed {_up_to(len(turns))} in this branch")
+            raise kv.errors.ArgumentError(f"[chat] question: got {number}, allowed {_up_to(len(turns))} in this branch")
         return turns[number - 1]
 
     def add(self, parent: Turn | None, question: str, answer: str, tokens: Sequence[int] = ()) -> tuple[Turn, str]:
@@ -130,9 +130,9 @@ class Conversation:
         """A new branch that ends where the current one does, and goes on; without a name it gets one."""
         name = name or _free_name("branch", self.branches)
         if not name.isprintable() or any(map(str.isspace, name)):
-            raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed a name without blanks")
+            raise kv.errors.ArgumentError(f"[chat] branch: got {name!r}, allowed a name without blanks")
         if name in self.branches:
-            raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed a new name; /switch {name} goes there")
+            raise kv.errors.ArgumentError(f"[chat] branch: got {name!r}, allowed a new name; /switch {name} goes there")
         self._branches = _Branches({**self.branches, name: self.tip}, name)
         return name
 
@@ -144,7 +144,7 @@ class Conversation:
         """Forgets a branch other than the current one, with the turns that are on no other."""
         self._require(name)
         if name == self.current:
-            raise kv.ArgumentError(f"[chat] branch: got {name!r}, the current one, allowed another one")
+            raise kv.errors.ArgumentError(f"[chat] branch: got {name!r}, the current one, allowed another one")
         kept = {each: tip for each, tip in self.branches.items() if each != name}
         self._branches = self._branches._replace(tips=kept)
 
@@ -172,7 +172,7 @@ class Conversation:
 
     def _require(self, name: str) -> None:
         if name not in self.branches:
-            raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed {', '.join(self.branches)}")
+            raise kv.errors.ArgumentError(f"[chat] branch: got {name!r}, allowed {', '.join(self.branches)}")
 
 
 def line_of(tip: Turn | None) -> list[Turn]:

@@ -28,29 +28,34 @@ FORMAT, VERSION = "kvtrie chat", 1
 
 
 def save(conversation: Conversation, path: str) -> Path:
-    """Writes all of it, or nothing. ``kv.ArgumentError`` for a file that is something else, or cannot be written."""
+    """Writes all of it, or nothing. ``kv.errors.ArgumentError`` for a file that is something else, or cannot be
+    written."""
     target = Path(path_text(path, "save", "file"))
     if target.exists() and not _is_ours(target):
-        raise kv.ArgumentError(f"[save] file: got {path!r}, which exists and is no conversation, allowed a new file")
+        raise kv.errors.ArgumentError(
+            f"[save] file: got {path!r}, which exists and is no conversation, allowed a new file"
+        )
     text = json.dumps(to_json(conversation), ensure_ascii=False, indent=1) + "\n"
     try:
         _replace(target, text)
     except OSError as error:
-        raise kv.ArgumentError(f"[save] file: got {path!r}, allowed a file to write: {error.strerror}") from error
+        raise kv.errors.ArgumentError(
+            f"[save] file: got {path!r}, allowed a file to write: {error.strerror}"
+        ) from error
     return target
 
 
 def load(path: str) -> Conversation:
-    """Raises ``kv.FormatError`` for what is no conversation, and names what is wrong."""
+    """Raises ``kv.errors.FormatError`` for what is no conversation, and names what is wrong."""
     try:
         text = Path(path_text(path, "load", "file")).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise kv.FormatError(f"[load] file: got {path!r}, allowed a file to read: {reason}") from error
+        raise kv.errors.FormatError(f"[load] file: got {path!r}, allowed a file to read: {reason}") from error
     try:
         return from_json(json.loads(text))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise kv.FormatError(f"[load] file: got {path!r}, allowed JSON: {error}") from error
+        raise kv.errors.FormatError(f"[load] file: got {path!r}, allowed JSON: {error}") from error
 
 
 def to_json(conversation: Conversation) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def _text(value: Any, where: str) -> str:
 
 def _require(good: bool, where: str, allowed: str) -> None:
     if not good:
-        raise kv.FormatError(f"[load] {where}: got something else, allowed {allowed}")
+        raise kv.errors.FormatError(f"[load] {where}: got something else, allowed {allowed}")
 
 
 def _is_ours(path: Path) -> bool:

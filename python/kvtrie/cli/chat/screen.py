@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-from ...generate import Progress
+from ..._decoding import Progress
 from ...viz.words import plural, text_columns
 from .answers import CHUNK, Answer
 

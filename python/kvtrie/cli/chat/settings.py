@@ -40,7 +40,7 @@ class Settings:
         self.max_tokens = _checked_length(max_tokens)
 
     def set(self, name: str, text: str) -> None:
-        """Raises ``kv.ArgumentError`` that says what is allowed."""
+        """Raises ``kv.errors.ArgumentError`` that says what is allowed."""
         setting = find(name)
         value = _parsed(setting, text)
         if name == "max_tokens":
@@ -61,7 +61,7 @@ class Settings:
 
 def find(name: str) -> Setting:
     if name not in _BY_NAME:
-        raise kv.ArgumentError(f"[set] name: got {name!r}, allowed {', '.join(_BY_NAME)}")
+        raise kv.errors.ArgumentError(f"[set] name: got {name!r}, allowed {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
 
 
@@ -71,10 +71,10 @@ def _parsed(setting: Setting, text: str) -> Any:
     try:
         return int(text) if setting.whole else float(text)
     except ValueError:
-        raise kv.ArgumentError(f"[set] {setting.name}: got {text!r}, allowed {setting.allowed}") from None
+        raise kv.errors.ArgumentError(f"[set] {setting.name}: got {text!r}, allowed {setting.allowed}") from None
 
 
 def _checked_length(value: int) -> int:
     if value < 1:
-        raise kv.ArgumentError(f"[set] max_tokens: got {value}, allowed 1 or more")
+        raise kv.errors.ArgumentError(f"[set] max_tokens: got {value}, allowed 1 or more")
     return value

@@ -190,7 +190,7 @@ class Gemma3(Model):
 
 
 def _window(reader: Reader) -> int:
-    """Raises ``kv.FormatError`` for null, of which transformers makes no mask."""
+    """Raises ``kv.errors.FormatError`` for null, of which transformers makes no mask."""
     return reader.within("sliding_window", 1, 2**31 - 1, None if reader.null("sliding_window") else 4096)
 
 

@@ -78,7 +78,7 @@ class Gemma3n(Gemma4):
         "head_dim": 256,
         "tie_word_embeddings": True,
     }
-    kind = Gemma3nConfig
+    kind_of_config = Gemma3nConfig
 
     config: Gemma3nConfig
 

@@ -15,7 +15,7 @@ from typing import cast
 
 from ... import ops
 from ..._core import Device, Tensor
-from ...errors import FormatError, NotSupported
+from ...errors import FormatError, NotSupportedError
 from ..base import AttentionGroup
 from ..causal import CausalConfig, CausalModel, softcap, some_windows
 from ..common_settings import CHOSEN, COMMON, NO_CHUNKS, SIZE, not_read
@@ -111,7 +111,7 @@ class Gemma4(CausalModel):
     activation = ("hidden_activation", ("gelu_pytorch_tanh",))
     renamed = ((".experts.", ".mlp.experts."), (".router.", ".mlp.router."))
 
-    kind = Gemma4Config
+    kind_of_config = Gemma4Config
 
     config: Gemma4Config
 
@@ -323,7 +323,7 @@ def _by_layer(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) -> tup
     whole = all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= _MOST for size in sizes)
     alike = all(each == full[0] for each in full) and all(each == usual for each in sliding)
     if not whole or not alike or any(each.keys() != usual.keys() for each in found):
-        raise NotSupported(
+        raise NotSupportedError(
             f"[models.config] {where}: per_layer_config: got {given!r}, allowed one head_dim and one "
             "num_key_value_heads for all layers that see everything"
         )

@@ -104,7 +104,7 @@ class GptOss(CausalModel):
     }
     theta = 150_000.0
     packed = ("mxfp4",)
-    kind = GptOssConfig
+    kind_of_config = GptOssConfig
 
     config: GptOssConfig
 

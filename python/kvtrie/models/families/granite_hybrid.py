@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...errors import NotSupported
+from ...errors import NotSupportedError
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig
@@ -122,7 +122,7 @@ class GraniteMoeHybrid(RecurrentModel):
         layers, count = reader.layers(), reader.within("num_local_experts", 0, MOST_EXPERTS, 8)
         position = raw.get("position_embedding_type")
         if position not in (None, "rope"):
-            raise NotSupported(
+            raise NotSupportedError(
                 f"[models.config] {where}: position_embedding_type: got {position!r}, allowed 'rope' or null"
             )
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import NotSupported
+from ...errors import NotSupportedError
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig
@@ -214,7 +214,7 @@ class Lfm2Moe(Lfm2):
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         count = reader.within("num_experts", 1, MOST_EXPERTS, 32)
         if raw.get("layer_types") is None:
-            raise NotSupported(f"[models.config] {where}: layer_types: got null, allowed a list of kinds")
+            raise NotSupportedError(f"[models.config] {where}: layer_types: got null, allowed a list of kinds")
         return {
             **conv_fields(raw, reader, [], where),
             "num_experts": count,

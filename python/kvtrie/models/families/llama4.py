@@ -172,7 +172,7 @@ def _own_fields(raw: Raw, where: str) -> dict[str, Any]:
 
 
 def _chunk(reader: Reader) -> int:
-    """Raises ``kv.FormatError`` for null, of which transformers makes no mask."""
+    """Raises ``kv.errors.FormatError`` for null, of which transformers makes no mask."""
     return reader.within("attention_chunk_size", 1, _MOST, None if reader.null("attention_chunk_size") else 8192)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import NotSupported
+from ...errors import NotSupportedError
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, one_window
 from ..common_settings import COMMON, WINDOW, not_read
@@ -52,7 +52,9 @@ class Phi3(CausalModel):
                 continue
             kind = cls.rope_type(value)
             if kind not in ("default", _LONG):
-                raise NotSupported(f"[models.config] {where}: {key}: got rope_type {kind!r}, allowed default, {_LONG}")
+                raise NotSupportedError(
+                    f"[models.config] {where}: {key}: got rope_type {kind!r}, allowed default, {_LONG}"
+                )
             changes[key] = {**value, "rope_type": kind}
         return super().read_ropes(changed(raw, changes), where)
 

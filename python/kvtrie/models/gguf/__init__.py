@@ -45,8 +45,8 @@ class Parts(NamedTuple):
 
 
 def read(path: Path) -> Parts:
-    """Reads everything but the weights. Raises ``kv.FormatError`` or ``kv.NotSupported`` naming the file and the key or
-    tensor; warns once of keys that no list names."""
+    """Reads everything but the weights. Raises ``kv.errors.FormatError`` or ``kv.errors.NotSupportedError`` naming the
+    file and the key or tensor; warns once of keys that no list names."""
     file = read_gguf(path)
     refuse_other_kinds(file)
     keys = Keys(file)

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...errors import FormatError
-
-if TYPE_CHECKING:
-    from .reader import GgufFile
 
 _KINDS = {
     "adapter": "a LoRA adapter, which changes a model that lies in a file of its own",
@@ -36,8 +33,21 @@ _MAGIC = {
 _MOST_NAME = 256  # bytes of a tensor's name in an importance matrix
 
 
-def refuse_other_kinds(file: GgufFile) -> None:
-    """Raises ``kv.FormatError`` saying what ``file`` is, unless it is a model."""
+class Read(Protocol):
+    """What a file says before its weights: a ``GgufFile``."""
+
+    @property
+    def path(self) -> object: ...
+
+    @property
+    def values(self) -> Mapping[str, object]: ...
+
+    @property
+    def tensors(self) -> Mapping[str, object]: ...
+
+
+def refuse_other_kinds(file: Read) -> None:
+    """Raises ``kv.errors.FormatError`` saying what ``file`` is, unless it is a model."""
     stated = file.values.get("general.type", "model")
     kind = _kind(file.values, stated if isinstance(stated, str) else "")
     if kind is None and file.tensors and all(name.endswith((".lora_a", ".lora_b")) for name in file.tensors):
@@ -59,7 +69,7 @@ def _kind(values: Mapping[str, object], stated: str) -> str | None:
     return next((kind for key in values for start, kind in _BY_KEY.items() if key.startswith(start)), None)
 
 
-def _has_no_weights(file: GgufFile) -> bool:
+def _has_no_weights(file: Read) -> bool:
     return not file.tensors and "tokenizer.ggml.tokens" in file.values
 
 

@@ -56,8 +56,8 @@ _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 def checkpoint_sources(
     file: GgufFile, form: GgufForm, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, WeightSource]:
-    """What ``shapes`` names. Raises ``kv.FormatError`` naming the tensor that is missing, has another shape or a type
-    that cannot be read, and the ones that nobody asked for."""
+    """What ``shapes`` names. Raises ``kv.errors.FormatError`` naming the tensor that is missing, has another shape or a
+    type that cannot be read, and the ones that nobody asked for."""
     search = _Search(file, form, config)
     found = {name: search.find(name, shape) for name, shape in shapes.items()}
     search.check_rest()

@@ -74,7 +74,7 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Raises ``kv.FormatError`` naming the file and the key or tensor that is damaged."""
+    """Raises ``kv.errors.FormatError`` naming the file and the key or tensor that is damaged."""
     first = _read_part(path)
     count = _whole_number(first, "split.count", 1)
     tensors = dict(first.tensors)

@@ -12,16 +12,15 @@ It is taken where all three agree.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ...errors import FormatError
 from ..weights import Array
+from .keys import Keys
+from .reader import GgufFile
 from .weights import source
-
-if TYPE_CHECKING:
-    from .metadata import Description
 
 _LLAMA3_ORDER = (1.0, 4.0)  # low_freq_factor and high_freq_factor of every Llama 3
 _FACTORS = "rope_freqs.weight"
@@ -29,8 +28,20 @@ _KINDS = ("none", "linear", "yarn")
 _FLOAT32 = 1e-6  # relative: what numbers of 32 bits may differ by that are meant to be equal
 
 
-def rope_scaling(d: Description, theta: float) -> dict[str, object] | None:
-    """None where nothing is scaled. Raises ``kv.FormatError`` naming the key or tensor."""
+class Described(Protocol):
+    """What is asked of a file's ``Description``."""
+
+    file: GgufFile
+    keys: Keys
+    divided: bool
+
+    def has(self, tensor: str) -> bool: ...
+
+    def rotated(self) -> int: ...
+
+
+def rope_scaling(d: Described, theta: float) -> dict[str, object] | None:
+    """None where nothing is scaled. Raises ``kv.errors.FormatError`` naming the key or tensor."""
     keys = d.keys
     kind = keys.text(".rope.scaling.type", "linear")
     if kind not in _KINDS:
@@ -47,7 +58,7 @@ def rope_scaling(d: Description, theta: float) -> dict[str, object] | None:
     return None if kind == "none" or factor == 1.0 else {"rope_type": "linear", "factor": factor}
 
 
-def _factor(d: Description) -> float:
+def _factor(d: Described) -> float:
     """Of frequencies; 0 stands for 1. The key has an older name, which may not say something else."""
     keys, found = d.keys, []
     for key in (".rope.scaling.factor", ".rope.scale_linear"):
@@ -61,7 +72,7 @@ def _factor(d: Description) -> float:
     return new or old or 1.0
 
 
-def _check_attention(d: Description, kind: str, factor: float) -> None:
+def _check_attention(d: Described, kind: str, factor: float) -> None:
     """Numbers that would scale attention, or mix yarn with another kind."""
     keys = d.keys
     _only(d, ".rope.scaling.attn_factor", 1.0)
@@ -72,7 +83,7 @@ def _check_attention(d: Description, kind: str, factor: float) -> None:
         raise keys.error(".rope.scaling.yarn_ext_factor", value, f"{mixed} with {kind}")
 
 
-def _only(d: Description, key: str, allowed: float) -> None:
+def _only(d: Described, key: str, allowed: float) -> None:
     value = d.keys.number(key, allowed)
     if not math.isclose(value, allowed, rel_tol=_FLOAT32):
         raise d.keys.error(key, value, f"{allowed:.7g}")
@@ -83,7 +94,7 @@ def yarn_attention(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _yarn(d: Description, factor: float) -> dict[str, object]:
+def _yarn(d: Described, factor: float) -> dict[str, object]:
     keys = d.keys
     original = keys.integer(".rope.scaling.original_context_length", 0, default=0) or keys.integer(".context_length")
     scaling: dict[str, object] = {
@@ -97,7 +108,7 @@ def _yarn(d: Description, factor: float) -> dict[str, object]:
     return scaling
 
 
-def _by_factors(d: Description, theta: float, linear: float) -> dict[str, object]:
+def _by_factors(d: Described, theta: float, linear: float) -> dict[str, object]:
     """Frequencies divided by one factor each: Llama 3's scaling where they are its factors, else as they are."""
     tensor, pairs = d.file.tensors[_FACTORS], d.rotated() // 2
     if tensor.shape != (pairs,):

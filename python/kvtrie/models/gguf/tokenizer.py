@@ -109,7 +109,7 @@ def _refuse_suppressed(keys: Keys) -> None:
 
 
 def read_text(keys: Keys) -> Text | None:
-    """None where the file has no vocabulary. Raises ``kv.FormatError`` naming the key that is wrong."""
+    """None where the file has no vocabulary. Raises ``kv.errors.FormatError`` naming the key that is wrong."""
     kind, whole = vocabulary_kind(keys)
     if kind in _NONE:
         return None

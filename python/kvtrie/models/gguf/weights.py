@@ -41,7 +41,7 @@ def _dequantises(kind: Kind) -> bool:
 
 
 def source(tensor: Tensor, name: str) -> WeightSource:
-    """The whole tensor. Raises ``kv.FormatError`` for a type that nobody dequantises."""
+    """The whole tensor. Raises ``kv.errors.FormatError`` for a type that nobody dequantises."""
     allowed = [kind.name for kind in _PLAIN] if len(tensor.shape) == 1 else kinds()
     if tensor.kind.name not in allowed:
         raise FormatError(

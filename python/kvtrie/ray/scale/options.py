@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, Optional
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ..errors import ArgumentError
-from ..serve.opening import ServeOptions
+from ...errors import ArgumentError
+from ...serve.opening import ServeOptions
 
 Routing = Literal["affinity", "two_choices", "round_robin", "random", "ray_prefix", "ray"]
 
@@ -54,7 +54,8 @@ class ScaleOptions(BaseModel):
     engine: Optional[str] = None
 
     def server(self) -> ServeOptions:
-        """The options of one replica. Raises ``kv.ArgumentError`` for an option that there is not, or a wrong value."""
+        """The options of one replica. Raises ``kv.errors.ArgumentError`` for an option that there is not, or a wrong
+        value."""
         given: dict[str, object] = {"own_folder": True, **(self.model_extra or {})}
         names = [each.name for each in dataclasses.fields(ServeOptions)]
         for name in given:

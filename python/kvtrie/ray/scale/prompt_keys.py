@@ -19,24 +19,24 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from ..errors import Error
-from ..models.tokenizer import TextReading, Tokenizer
-from ..serve.anthropic_api import conversation_of
-from ..serve.anthropic_schema import ConversationRequest, CountRequest, MessagesRequest
-from ..serve.asked_for import namespace_of
-from ..serve.clocks import Clocks
-from ..serve.conversation_texts import ConversationTexts
-from ..serve.failures import Refusal
-from ..serve.json_values import JsonObject, JsonView
-from ..serve.ollama_api import asked_messages, messages_of
-from ..serve.ollama_schema import ChatAsked, GenerateAsked
-from ..serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
-from ..serve.replays import Replays
-from ..serve.responses_api import tools_of, with_instructions
-from ..serve.responses_items import items_of
-from ..serve.responses_schema import PromptRequest, ResponseRequest
-from ..serve.thinking import thinking_of
-from ..serve.volatile import VolatileLines
+from ...errors import Error
+from ...models.tokenizer import TextReading, Tokenizer
+from ...serve.anthropic_api import conversation_of
+from ...serve.anthropic_schema import ConversationRequest, CountRequest, MessagesRequest
+from ...serve.asked_for import namespace_of
+from ...serve.clocks import Clocks
+from ...serve.conversation_texts import ConversationTexts
+from ...serve.failures import Refusal
+from ...serve.json_values import JsonObject, JsonView
+from ...serve.ollama_api import asked_messages, messages_of
+from ...serve.ollama_schema import ChatAsked, GenerateAsked
+from ...serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
+from ...serve.replays import Replays
+from ...serve.responses_api import tools_of, with_instructions
+from ...serve.responses_items import items_of
+from ...serve.responses_schema import PromptRequest, ResponseRequest
+from ...serve.thinking import thinking_of
+from ...serve.volatile import VolatileLines
 from .summaries import prompt_fingerprints
 
 

@@ -6,7 +6,7 @@ What many conversations of the trace have in common stays common: a block that a
 
     copy 0     [ shared ][ a ][ b ]          copy 1     [ shared ][ a' ][ b' ]
 
-Fingerprints are those of ``kv.fingerprints``, of which a block is 64 symbols. A trace whose symbols are blocks of
+Fingerprints are those of ``kv.trie.fingerprints``, of which a block is 64 symbols. A trace whose symbols are blocks of
 tokens is replayed with each symbol 64 times, which changes no count: then a fingerprint is of a block of the trace.
 
 Threads: none of its own. Units: seconds; symbols of the trace, or *cells*, as the replicas hold them.
@@ -23,8 +23,8 @@ import numpy as np
 
 from .. import _core
 from ..errors import ArgumentError
-from ..scale.routing import BLOCK, Prompt
-from ..scale.summaries import short
+from ..ray.scale.routing import BLOCK, Prompt
+from ..ray.scale.summaries import short
 from .lines import LARGEST
 from .tokens import NO_TOKENS, Int32Array
 from .traces import Request, Trace

@@ -19,7 +19,7 @@ from typing import Union
 
 from starlette.types import ASGIApp, Message, Scope
 
-from ..errors import ClosedError
+from ...errors import ClosedError
 
 _AHEAD = 16  # messages that an application may be in front of its reader
 
@@ -53,8 +53,9 @@ Answer = AsyncGenerator[Union[Head, bytes], None]
 async def answered(app: ASGIApp, call: Call) -> Answer:
     """The application's answer: its head, then its body as it comes.
 
-    Raises what the application does, and ``kv.ClosedError`` where it ended before its answer did: what was passed on is
-    not the whole of it then. An application whose reader is gone is told, and cancelled where nobody waits for it.
+    Raises what the application does, and ``kv.errors.ClosedError`` where it ended before its answer did: what was
+    passed on is not the whole of it then. An application whose reader is gone is told, and cancelled where nobody waits
+    for it.
     """
     exchange = _Exchange(call)
     task: asyncio.Task[None] | None = None

@@ -3,8 +3,9 @@
     report = simulate_fleet("trace.jsonl", replicas=[10, 100], capacity="1M", routing="all")
     print(report.table())
 
-Every replica has a real prefix cache without bytes, the policies are those of the router (``kvtrie.scale.routing``),
-and time is virtual. fleet_run.py says what happens in it, docs/simulate.md what is counted.
+Every replica has a real prefix cache without bytes, the policies are those of the router
+(``kvtrie.ray.scale.routing``), and time is virtual. fleet_run.py says what happens in it, docs/simulate.md what is
+counted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .fleet_report import Bounds, FleetReport, FleetRow, row_of
 from .fleet_run import FleetRun
 from .fleet_trace import Cells, adapted, arrival
 from .lines import LARGEST, PathLike
+from .parameters import Workload
 from .runs import Capacity, Progress, policies_of, tokens_of, trace_of, watcher
-from .synthetic import Workload
 from .traces import Request, Trace
 
 

@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from .. import _core
-from ..scale.routing import Replica, matched
-from ..scale.summaries import short
+from ..ray.scale.routing import Replica, matched
+from ..ray.scale.summaries import short
 from .fleet_trace import Arrival, Cells
 
 _HEAD_BYTES = 24  # of a summary: its version, tokens that wait, requests

@@ -1,7 +1,7 @@
-"""The routers of a simulated fleet: the policies of ``kvtrie.scale.routing``, each router with its own ledger.
+"""The routers of a simulated fleet: the policies of ``kvtrie.ray.scale.routing``, each router with its own ledger.
 
 A request goes to any router. All know the same summaries; what each sent since, only itself. With ``candidates``, each
-weighs a shortlist (``kvtrie.scale.shortlist``) instead of all replicas.
+weighs a shortlist (``kvtrie.ray.scale.shortlist``) instead of all replicas.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 
-from ..scale.routing import Affinity, Policy, PowerOfTwo, Replica, policy_named
-from ..scale.shortlist import Index, Shortlist
+from ..ray.scale.routing import Affinity, Policy, PowerOfTwo, Replica, policy_named
+from ..ray.scale.shortlist import Index, Shortlist
 from .fleet_options import FleetOptions
 from .fleet_replica import Job
 

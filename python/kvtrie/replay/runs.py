@@ -16,8 +16,9 @@ from ..errors import ArgumentError
 from .bar import bar
 from .formats import read
 from .optimum import Optimum
+from .parameters import Workload
 from .report import Report, Row
-from .synthetic import Workload, synthesize
+from .synthetic import synthesize
 from .token_trace import of_records
 from .traces import Request, Trace, of_requests
 

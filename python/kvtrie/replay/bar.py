@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Optional
 
-from ..errors import NotSupported
+from ..errors import NotSupportedError
 
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, Optional[int]], None]]:
-    """The function that takes (requests done, total or None) and shows it; ``NotSupported`` without tqdm."""
+    """The function that takes (requests done, total or None) and shows it; ``NotSupportedError`` without tqdm."""
     try:
         from tqdm import tqdm
     except ImportError as error:
-        raise NotSupported("[simulate] progress: a bar needs tqdm: pip install tqdm") from error
+        raise NotSupportedError("[simulate] progress: a bar needs tqdm: pip install tqdm") from error
     shown: Any = None
 
     def show(done: int, total: Optional[int]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._whole import Whole
-from ..errors import ArgumentError, NotSupported
+from ..errors import ArgumentError, NotSupportedError
 from ..viz.table import table_text
 from .lines import PathLike
 
@@ -93,7 +93,7 @@ class Report(Whole):
             import matplotlib
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise NotSupported("[report.plot] needs matplotlib: pip install matplotlib") from error
+            raise NotSupportedError("[report.plot] needs matplotlib: pip install matplotlib") from error
         with matplotlib.rc_context({"svg.hashsalt": "kvtrie", "svg.fonttype": "none"}):
             figure = Figure(figsize=(7, 4.5), layout="constrained")
             self._draw(figure.add_subplot())

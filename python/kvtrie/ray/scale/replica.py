@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from ..errors import ArgumentError, ClosedError
-from ..serve.app import create_app
-from ..serve.opening import Opened, ServeOptions, open_server
+from ...errors import ArgumentError, ClosedError
+from ...serve.app import create_app
+from ...serve.opening import Opened, ServeOptions, open_server
 from .asgi_call import Answer, Call, Head, answered
 from .summaries import RoutingStats, Summaries
 
-_log = logging.getLogger("kvtrie.scale")
+_log = logging.getLogger("kvtrie.ray.scale")
 
 
 class Replica:

@@ -14,7 +14,7 @@ from .token_trace import Record
 from .tokens import seed_of
 
 if TYPE_CHECKING:
-    from .synthetic import Workload
+    from .parameters import Workload
 
 Segment = tuple[int, int, int]
 CLOCK_TOKENS = 12

@@ -33,7 +33,7 @@ _HOMES = {"app": "application", "ScaleOptions": "options"}
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ..errors import NotSupported
+    from ...errors import NotSupportedError
 
     try:
         found: object = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("ray", "fastapi", "pydantic", "starlette"):
             raise
-        raise NotSupported(f"[scale] needs {error.name}: pip install 'kvtrie[ray]'") from error
+        raise NotSupportedError(f"[scale] needs {error.name}: pip install 'kvtrie[ray]'") from error
 
 
 def __dir__() -> list[str]:

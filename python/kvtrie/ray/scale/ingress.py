@@ -26,16 +26,16 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from ..serve.body import read_body
-from ..serve.failures import Refusal, error_object, error_response, is_anthropic, refusal_of
-from ..serve.opening import ServeOptions
-from ..serve.settings import Settings
-from ..serve.streams import CLOSED, event
-from ..serve.tenants import Tenants
+from ...serve.body import read_body
+from ...serve.failures import Refusal, error_object, error_response, is_anthropic, refusal_of
+from ...serve.opening import ServeOptions
+from ...serve.settings import Settings
+from ...serve.streams import CLOSED, event
+from ...serve.tenants import Tenants
 from .asgi_call import Call, Head
 from .prompt_keys import PromptKeys
 
-_log = logging.getLogger("kvtrie.scale")
+_log = logging.getLogger("kvtrie.ray.scale")
 _LOCAL = ("/", "/events", "/metrics", "/flush")  # of one server: which one would it be?
 _HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection")
 _Parts = AsyncGenerator[Union[Head, bytes], None]

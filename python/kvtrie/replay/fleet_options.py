@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .._arguments import refusal, whole
 from ..errors import ArgumentError
-from ..scale.routing import WEIGHT
-from ..scale.summaries import SIZE
+from ..ray.scale.routing import WEIGHT
+from ..ray.scale.summaries import SIZE
 
 MOST_REPLICAS = 100_000
 ROUTINGS = ("random", "round_robin", "two_choices", "affinity", "affinity+store")
@@ -26,7 +26,7 @@ class FleetOptions:
 
     ``summary_every``: seconds between two summaries of a replica, of at most ``summary_size`` fingerprints;
     ``routers``: how many there are, each with a ledger of its own; ``candidates``: of how many replicas one chooses,
-    those that know most of the prompt and others (``kvtrie.scale.shortlist``); 0: of all. ``weight``: of a token to
+    those that know most of the prompt and others (``kvtrie.ray.scale.shortlist``); 0: of all. ``weight``: of a token to
     compute against one that waits, for affinity.
 
     ``store_bandwidth``: bytes per second into the shared store, and as many out of it; ``store_capacity``: tokens; 0:

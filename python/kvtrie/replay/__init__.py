@@ -1,6 +1,6 @@
 """Replaying traces: what would a cache of this size, with this policy, have reused?
 
-    report = kv.simulate("trace.jsonl", capacity=["1M", "5M"], policy="all")
+    report = kv.replay.simulate("trace.jsonl", capacity=["1M", "5M"], policy="all")
     print(report.table())
 
 The trie, the planner and the policies are those of ``PrefixCache``, on caches without bytes. ``simulate_fleet`` does
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from .fleet_report import FleetReport, FleetRow
     from .formats import read
     from .lines import PathLike
+    from .parameters import KINDS, Workload
     from .report import Report, Row
     from .runs import POLICIES, Capacity, Progress
-    from .synthetic import KINDS, Workload, synthesize, workload
+    from .synthetic import synthesize, workload
     from .token_trace import of_records, read_tokens, write_tokens
     from .traces import Request, Trace, of_requests, read_mooncake, write_mooncake
 
@@ -63,8 +64,9 @@ _HOMES = {
     "formats": ("read",),
     "report": ("Report", "Row"),
     "runs": ("POLICIES",),
-    "synthetic": ("KINDS", "Workload", "synthesize", "workload"),
+    "synthetic": ("synthesize", "workload"),
     "token_trace": ("of_records", "read_tokens", "write_tokens"),
+    "parameters": ("KINDS", "Workload"),
     "traces": ("Request", "Trace", "of_requests", "read_mooncake", "write_mooncake"),
 }
 

@@ -23,8 +23,8 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from .._core import PrefixCache, fingerprints
-from ..errors import ClosedError
+from ..._core import PrefixCache, fingerprints
+from ...errors import ClosedError
 
 SIZE = 1024  # fingerprints of a summary
 _SHARE = 100  # one part of so many of a replica's time, at most, goes into summaries

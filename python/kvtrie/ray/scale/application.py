@@ -1,7 +1,7 @@
 """The application that ``serve run`` and ``serve deploy`` take: a router in front of replicas.
 
 from ray import serve
-from kvtrie.scale import ScaleOptions, app
+from kvtrie.ray.scale import ScaleOptions, app
 
 serve.run(app(ScaleOptions(model="tiny", replicas=2)))
 
@@ -13,9 +13,9 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from .. import models
-from ..errors import NotSupported
-from ..serve.opening import ServeOptions, use_template
+from ... import models
+from ...errors import NotSupportedError
+from ...serve.opening import ServeOptions, use_template
 from .ingress import Ingress
 from .options import ScaleOptions
 from .prompt_keys import PromptKeys
@@ -26,7 +26,7 @@ _ONGOING = 256  # requests that a router may have under way: they wait for repli
 
 
 def app(options: ScaleOptions) -> "Application":
-    """The application. Raises ``kv.ArgumentError`` for options that there are not."""
+    """The application. Raises ``kv.errors.ArgumentError`` for options that there are not."""
     server = options.server()
     replicas = serve.deployment(
         Replica,
@@ -53,7 +53,7 @@ class _Front(Ingress):
     def __init__(self, replicas: DeploymentHandle, options: ServeOptions, attempts: int) -> None:
         tokenizer = models.load_tokenizer(models.default.choose(options.model).path)
         if tokenizer is None:
-            raise NotSupported("[scale] model: there is no tokenizer, so there is no text to answer with")
+            raise NotSupportedError("[scale] model: there is no tokenizer, so there is no text to answer with")
         use_template(tokenizer, options)
         keys = PromptKeys(tokenizer, options.drop_lines, options.freeze_clock)
         super().__init__(replicas, options, keys, attempts)
@@ -65,7 +65,7 @@ def _router(options: ScaleOptions) -> RequestRouterConfig:
     if options.routing == "ray_prefix":
         return RequestRouterConfig(request_router_class=_RAY_PREFIX)
     return RequestRouterConfig(
-        request_router_class="kvtrie.scale.router:Router",
+        request_router_class="kvtrie.ray.scale.router:Router",
         request_router_kwargs={"policy": options.routing, "seed": options.seed, "shared": options.shared},
         request_routing_stats_period_s=options.summary_seconds,
         request_routing_stats_timeout_s=10 * options.summary_seconds,
@@ -76,7 +76,7 @@ def _count(options: ScaleOptions) -> dict[str, object]:
     if options.max_replicas is None or options.max_replicas <= options.replicas:
         return {"num_replicas": options.replicas}
     policy = AutoscalingPolicy(
-        policy_function="kvtrie.scale.autoscaling:ByWork",
+        policy_function="kvtrie.ray.scale.autoscaling:ByWork",
         policy_kwargs={"target_requests": options.target_requests, "target_tokens": options.target_tokens},
     )
     bounds = AutoscalingConfig(

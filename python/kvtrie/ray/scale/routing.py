@@ -4,8 +4,8 @@
     ranking = router.rank(prompt, replicas)      # the best first
     router.sent(prompt, "replica-3")
 
-A *prompt* is its length and fingerprints (``kv.fingerprints``), one for each whole block of 64 tokens. A *replica* is
-what is known of it: the fingerprints of its summary (``PrefixCache.summary``), about a second old, and its load.
+A *prompt* is its length and fingerprints (``kv.trie.fingerprints``), one for each whole block of 64 tokens. A *replica*
+is what is known of it: the fingerprints of its summary (``PrefixCache.summary``), about a second old, and its load.
 Everything is weighed in tokens to compute. For a prompt of n tokens of which replica r knows m(r):
 
     cost(r) = tokens that wait there + REQUEST_TOKENS * requests that are under way there + WEIGHT * (n - m(r))
@@ -18,7 +18,7 @@ know the same do not all choose the same.
 
 Requests that a router sent since a replica's last summary count as known there and as waiting there.
 
-The router of Ray Serve (router.py) and the simulator (kvtrie.simulate.fleet) are both made of these. Threads: none of
+The router of Ray Serve (router.py) and the simulator (kvtrie.replay.fleet) are both made of these. Threads: none of
 their own; one router belongs to one thread. Units: tokens.
 """
 

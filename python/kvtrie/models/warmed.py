@@ -1,0 +1,54 @@
+"""What compiling ahead asks of a model (warm_up.py, helper.py): so that neither needs the class, which needs both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .._core import CausalCache, Device, RecurrentCache, Tensor
+from .config import ModelConfig
+from .decoder import DecoderLayer, Shapes
+from .linear import Linear
+from .step_inputs import Rows, StepLike
+from .weights import Array
+
+__all__ = ["Warmed"]
+
+
+class Attending(Protocol):
+    """Layers that attend alike."""
+
+    @property
+    def layers(self) -> Sequence[int]: ...
+
+
+class Warmed(Protocol):
+    """A ``Model``, as far as it is asked."""
+
+    config: ModelConfig
+    device: Device
+    dtype: str
+    replays: bool
+    _head: Linear
+    _kept: dict[str, str]
+    _layers: list[DecoderLayer]
+    _packs: bool
+    _stored: dict[str, str]
+
+    def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor: ...
+
+    def attention_groups(self, config: ModelConfig) -> Sequence[Attending]: ...
+
+    def layers_shapes(self, config: ModelConfig) -> list[Shapes]: ...
+
+    def caches(
+        self, capacity: int = ..., dtype: str = ..., *, warm_up: bool = ...
+    ) -> list[CausalCache | RecurrentCache]: ...
+
+    def embed(self, tokens: Array) -> Tensor: ...
+
+    def finish(self, logits: Tensor) -> Tensor: ...
+
+    def _checked_tokens(self, step: StepLike) -> Array: ...
+
+    def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor: ...
