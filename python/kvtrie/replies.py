@@ -194,7 +194,7 @@ def begin_reply(
     namespace = options.get("namespace", "default")
     prompt = np.asarray(tokens, np.int32)
     if texts is not None and len(prompt):
-        prompt = cache.respell(prompt, texts, namespace)
+        prompt = cache.match_text(prompt, texts, namespace)
     session = cache.begin(prompt, namespace=namespace)
     generation = Generation(
         model,

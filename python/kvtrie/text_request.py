@@ -194,4 +194,4 @@ def chat_prompt(
         ids = chat.chat_tokens(messages, tools=tools, template=template, special_tokens=special_tokens)
     prompt = np.asarray(ids, np.int32)
     texts = chat.token_texts if has_answers(messages) else None
-    return prompt if texts is None or not len(prompt) else cache.respell(prompt, texts, namespace)
+    return prompt if texts is None or not len(prompt) else cache.match_text(prompt, texts, namespace)
