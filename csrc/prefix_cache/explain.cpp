@@ -10,7 +10,7 @@
 #include "session/reuse_search.h"
 #include "tree/atomic_spans.h"
 #include "tree/node_bytes.h"
-#include "trie/respell.h"
+#include "trie/match_text.h"
 
 namespace kvtrie {
 
@@ -182,11 +182,12 @@ void add_seconds(const CostModel& costs, Explanation& explanation) {
 
 }  // namespace
 
-Tokens PrefixCache::respell(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const {
-  require(!tokens.empty(), "respell", "tokens: got 0, allowed at least 1");
-  check_tokens(tokens, "respell");
+Tokens PrefixCache::match_text(std::string_view name_space, std::span<const Token> tokens,
+                               const TokenTexts& texts) const {
+  require(!tokens.empty(), "match_text", "tokens: got 0, allowed at least 1");
+  check_tokens(tokens, "match_text");
   Entry entry(*state_);
-  return kvtrie::respell(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
+  return kvtrie::match_text(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
 }
 
 Explanation PrefixCache::explain(std::string_view name_space, std::span<const Token> tokens) const {

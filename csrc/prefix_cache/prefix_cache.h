@@ -122,8 +122,8 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;
   // Why the plan is no better: where the prompt leaves what is known, and what each cache could go on from.
   Explanation explain(std::string_view name_space, std::span<const Token> tokens) const;
-  // The same text in the tokens that the tree knows it by (trie/respell.h).
-  Tokens respell(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const;
+  // The same text in the tokens that the tree knows it by (trie/match_text.h).
+  Tokens match_text(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const;
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
   // Everything known goes to the disk and is there when this returns, and what was on its way to the store has arrived.

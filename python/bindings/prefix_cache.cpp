@@ -250,13 +250,13 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
   return without_gil([&] { return self.pin(name, path.span(), seconds); });
 }
 
-py::array respell(const PrefixCache& self, const py::object& tokens, const py::object& texts,
-                  const py::object& name_space) {
-  const TokenArgument prompt(tokens, "respell");
-  if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "respell", "texts", "a kvtrie.trie.TokenTexts");
+py::array match_text(const PrefixCache& self, const py::object& tokens, const py::object& texts,
+                     const py::object& name_space) {
+  const TokenArgument prompt(tokens, "match_text");
+  if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "match_text", "texts", "a kvtrie.trie.TokenTexts");
   const auto& spelled = texts.cast<const TokenTexts&>();
-  const std::string_view name = to_text(name_space, "respell", "namespace");
-  return int32_array(without_gil([&] { return self.respell(name, prompt.span(), spelled); }));
+  const std::string_view name = to_text(name_space, "match_text", "namespace");
+  return int32_array(without_gil([&] { return self.match_text(name, prompt.span(), spelled); }));
 }
 
 using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
@@ -278,7 +278,7 @@ negative ones that are no media item, or more than the smallest cache of full at
       "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
       py::arg("atomic") = py::none(),
       "What ``begin`` would reuse, from which tier, how many bytes it would move, and why not more. Changes nothing.");
-  c.def("respell", &respell, py::arg("tokens"), py::arg("texts"), py::arg("namespace") = "default",
+  c.def("match_text", &match_text, py::arg("tokens"), py::arg("texts"), py::arg("namespace") = "default",
         R"(The same text in the tokens that the tree knows it by: int32, to begin a session with.
 
 A text that a model wrote need not be cut into the tokens that it chose when it comes back as a part of the next prompt, and

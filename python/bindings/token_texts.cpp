@@ -1,4 +1,4 @@
-// The spelling of tokens. Made once for a vocabulary; `PrefixCache.respell` reads it.
+// The spelling of tokens. Made once for a vocabulary; `PrefixCache.match_text` reads it.
 #include "trie/token_texts.h"
 
 #include <pybind11/pybind11.h>
@@ -43,7 +43,7 @@ void init_token_texts(py::module_& m) {
   py::class_<TokenTexts, std::shared_ptr<TokenTexts>> c(m, "TokenTexts", R"(What the tokens of a vocabulary spell.
 
 ``texts``: bytes for each token id, from 0 on; b"" for a token that spells nothing. Tokens that look the same but are not,
-such as special tokens and the same letters, need different bytes. For ``PrefixCache.respell``.)");
+such as special tokens and the same letters, need different bytes. For ``PrefixCache.match_text``.)");
   c.def(py::init(&make_texts), py::arg("texts"));
   c.def("__len__", &TokenTexts::size, "Tokens of the vocabulary.");
   c.def(

@@ -56,7 +56,7 @@ def known_prompt(
 ) -> npt.NDArray[np.int32]:
     """``tokens`` as int32; where ``texts`` says what tokens spell, in the tokens that the cache knows their text by."""
     prompt = np.asarray(tokens, np.int32)
-    return prompt if texts is None or not len(prompt) else cache.respell(prompt, texts, namespace)
+    return prompt if texts is None or not len(prompt) else cache.match_text(prompt, texts, namespace)
 
 
 def chat_prompt(

@@ -126,9 +126,9 @@ def remove_quota(world: World) -> Callable[[], Any]:
     return lambda: world.cache.remove_quota("default")
 
 
-def respell(world: World) -> Callable[[], Any]:
+def match_text(world: World) -> Callable[[], Any]:
     texts = kv.trie.TokenTexts(TEXTS)
-    return lambda: world.cache.respell([*KNOWN, 9], texts)
+    return lambda: world.cache.match_text([*KNOWN, 9], texts)
 
 
 def dropped_step(world: World) -> Callable[[], Any]:
@@ -174,7 +174,7 @@ PREFIX_CACHE = [
     ),
     Call("PrefixCache.batch", CACHES, batch),
     Call("PrefixCache.plan", CACHES, lambda w: lambda: w.cache.plan([*KNOWN, 9])),
-    Call("PrefixCache.respell", DENSE, respell),
+    Call("PrefixCache.match_text", DENSE, match_text),
     Call("PrefixCache.summary", DENSE, lambda w: lambda: w.cache.summary()),
     Call("PrefixCache._explain", CACHES, lambda w: lambda: w.cache.explain([*KNOWN[:9], 9])),
     Call("PrefixCache.restore", CACHES, restore, Then.LESS),

@@ -122,7 +122,7 @@ def test_spaces_that_are_written_twice(tmp_path: Path) -> None:
 
 
 def test_what_twins_spell_is_known(tmp_path: Path) -> None:
-    """Respelling and grammars see the text of each."""
+    """Matches of texts and grammars see the text of each."""
     keys, tokens = byte_level([("a", 1), ("\u0120", 1)])
     with pytest.warns(kv.errors.IgnoredWarning):
         model = loaded(tmp_path / "model.gguf", len(tokens), keys)

@@ -390,7 +390,7 @@ class Model(Whole):
         An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
         ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
         share what they have in common, in ``cache``, or in the model's own. Answers among the messages are taken in
-        the tokens that were chosen for them, where the cache knows them (``PrefixCache.respell``). ``tools`` and
+        the tokens that were chosen for them, where the cache knows them (``PrefixCache.match_text``). ``tools`` and
         ``template`` (further variables) go to the template. What stands in them and in messages is letters, also where
         it looks like a special token; ``special_tokens="parse"`` makes one of it.
 

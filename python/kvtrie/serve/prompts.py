@@ -1,7 +1,7 @@
 """Conversations to prompts: their text (conversation_texts.py) in the tokens that the cache knows it by.
 
-What was sampled is found again: the whole text is matched by bytes with what the tree has (``PrefixCache.respell``),
-whatever tokens a tokenizer would cut it in today.
+A sampled text is found again: the whole text is matched by bytes with the tree (``PrefixCache.match_text``), whatever
+tokens a tokenizer would cut it in today.
 
 Threads: any; a template and a tokenizer take their time, so not the event loop's.
 """
@@ -64,7 +64,7 @@ class Prompts:
         prompt, parts, times = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
         tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt), "messages")
         if any(message.get("role") == "assistant" for message in messages):
-            tokens = self._respelled(tokens, namespace)
+            tokens = self._known_tokens(tokens, namespace)
         lengths = [self._shared(tokens, part, prompt.text) for part in parts]
         points = tuple(sorted({length for length in lengths if length > 0}))
         return Prompt(tokens, prompt.text, points, begun_words(messages) or "", times=times)
@@ -75,7 +75,7 @@ class Prompts:
         tokens = self._encoded(text, lambda: encode(text, special_tokens=special_tokens))
         if tokens.size == 0:
             raise empty()
-        return Prompt(self._respelled(tokens, namespace), text, begins=False)
+        return Prompt(self._known_tokens(tokens, namespace), text, begins=False)
 
     def of_tokens(self, tokens: Sequence[int]) -> Prompt:
         """Token ids as they are."""
@@ -108,12 +108,12 @@ class Prompts:
         if count >= self._context:
             raise too_long(count, self._context - 1, field)
 
-    def _respelled(self, tokens: npt.NDArray[np.int32], namespace: str) -> npt.NDArray[np.int32]:
+    def _known_tokens(self, tokens: npt.NDArray[np.int32], namespace: str) -> npt.NDArray[np.int32]:
         texts = self._model.token_texts
         if texts is None or tokens.size == 0:
             return tokens
-        respelled = np.asarray(self._cache.respell(tokens, texts, namespace), np.int32)
-        return respelled if respelled.size < self._context else tokens
+        matched = np.asarray(self._cache.match_text(tokens, texts, namespace), np.int32)
+        return matched if matched.size < self._context else tokens
 
     def _shared(self, tokens: npt.NDArray[np.int32], part: Rendered, text: str) -> int:
         """How many tokens of the prompt are those of its first part."""

@@ -63,7 +63,7 @@ def use_cache(cache: kv.PrefixCache, tokens: list[int], array: Ints) -> kv.Sessi
     assert_type(cache.plan(tokens, "anna", atomic=[(1, 3)]), kv.results.ReusePlan)
     assert_type(cache.explain(array, decode=str), kv.results.Explanation)
     assert_type(cache.explain("a text"), kv.results.Explanation)
-    assert_type(cache.respell(tokens, kv.trie.TokenTexts([b"a", b"b"])), Ints)
+    assert_type(cache.match_text(tokens, kv.trie.TokenTexts([b"a", b"b"])), Ints)
     assert_type(cache.pin(tokens, ttl=2.0) + cache.unpin(tokens), int)
     assert_type(cache.page_out(tokens, to="host") + cache.page_out(nbytes="1MiB"), int)
     assert_type(cache.restore(tokens) + cache.evict(array) + cache.evict(nbytes=100), int)

@@ -101,7 +101,7 @@ def test_what_was_generated_is_never_computed_again(name: str) -> None:
     for turn in range(TURNS):
         question, answer = f"{turn}: {words(dice)}", words(dice)
         prompt = tokenizer.encode(template(turns, question), add_special_tokens=False)
-        asked = cache.respell(prompt, made)
+        asked = cache.match_text(prompt, made)
         assert b"".join(made[int(t)] for t in asked) == b"".join(made[t] for t in prompt)
         chosen = [*cut_anyhow(answer.encode(), made, dice), end_token]
         with cache.begin(asked) as session, unaware.begin(prompt) as other:
@@ -113,7 +113,7 @@ def test_what_was_generated_is_never_computed_again(name: str) -> None:
                 model(each.decode())
             computed = session.length
         turns.append((question, answer))
-    print(f"{name}: {lost} computed tokens were computed again, {lost_by_tokens} without respelling, in {TURNS} turns")
+    print(f"{name}: {lost} computed tokens were computed again, {lost_by_tokens} by tokens alone, in {TURNS} turns")
     assert lost == 0
     assert lost_by_tokens > computed  # the answers were cut otherwise: the test is one
     assert cache.check() == []
@@ -144,8 +144,8 @@ def test_a_special_token_is_not_its_letters() -> None:
     cache, model = make_cache(capacity=256), CodingModel()
     with cache.begin([*letters, 1]) as session:
         compute(session, model)
-    assert list(cache.respell([special, 1], made)) == [special, 1]
-    assert list(cache.respell([*letters[:-1], letters[-1], 2], made))[: len(letters)] == letters
+    assert list(cache.match_text([special, 1], made)) == [special, 1]
+    assert list(cache.match_text([*letters[:-1], letters[-1], 2], made))[: len(letters)] == letters
 
 
 def test_a_text_that_ends_within_a_token_is_not_cut() -> None:
@@ -153,19 +153,19 @@ def test_a_text_that_ends_within_a_token_is_not_cut() -> None:
     cache, model = make_cache(), CodingModel()
     with cache.begin([0, 1, 3]) as session:
         compute(session, model)
-    assert list(cache.respell([2, 3], made)) == [0, 1, 3]
-    assert list(cache.respell([2, 2], made)) == [0, 1, 2]
-    assert list(cache.respell([2, 3], made, "another")) == [2, 3]
+    assert list(cache.match_text([2, 3], made)) == [0, 1, 3]
+    assert list(cache.match_text([2, 2], made)) == [0, 1, 2]
+    assert list(cache.match_text([2, 3], made, "another")) == [2, 3]
     with cache.begin([0, 2, 3], "border") as session:  # a|ab|c, and the prompt is a|a|b...
         compute(session, model)
-    assert list(cache.respell([0, 0, 1], made, "border")) == [0, 2]
+    assert list(cache.match_text([0, 0, 1], made, "border")) == [0, 2]
 
 
 def test_images_end_it() -> None:
     made = kv.trie.TokenTexts([b"a", b"b", b"ab"])
     cache = make_cache()
     picture = [int(token) for token in kv.media("a picture", 3)]
-    assert list(cache.respell([2, *picture, 0], made)) == [2, *picture, 0]
+    assert list(cache.match_text([2, *picture, 0], made)) == [2, *picture, 0]
 
 
 @pytest.mark.parametrize("wrong", [None, "ab", [1], ["a"], [b"a", None]])
@@ -174,7 +174,7 @@ def test_texts_are_bytes(wrong: Any) -> None:
         kv.trie.TokenTexts(wrong)
     cache = make_cache()
     with pytest.raises(kv.errors.ArgumentTypeError, match="texts"):
-        cache.respell([1], wrong)
+        cache.match_text([1], wrong)
 
 
 def test_a_tokenizer_whose_tokens_do_not_spell_texts() -> None:
@@ -220,7 +220,7 @@ def test_a_chat_of_a_model_keeps_its_own_tokens() -> None:
             kept = max(0, len(before) - 1)  # the last token was recorded, not computed
             assert reply.reused >= kept
             plain = model.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True)
-            known = cache.respell(plain, made)
+            known = cache.match_text(plain, made)
             assert list(known)[:kept] == before[:kept]
             differ += len(plain) != reply.prompt_tokens or list(known) != plain
             before = [*map(int, known), *reply.tokens]

@@ -1,4 +1,4 @@
-#include "trie/respell.h"
+#include "trie/match_text.h"
 
 #include <algorithm>
 #include <string>
@@ -102,8 +102,8 @@ Tokens path_up_to(const Node* node, std::int32_t length) {
 
 }  // namespace
 
-Respelling respell(const Trie& trie, const Node* root, std::span<const Token> tokens, const TokenTexts& texts) {
-  Respelling result;
+TextMatch match_text(const Trie& trie, const Node* root, std::span<const Token> tokens, const TokenTexts& texts) {
+  TextMatch result;
   TextSearch search(trie, tokens, texts);
   if (root != nullptr) search.run(root);
   if (search.node() != nullptr) result.tokens = path_up_to(search.node(), search.length());

@@ -26,12 +26,12 @@
 
 namespace kvtrie {
 
-struct Respelling {
+struct TextMatch {
   Tokens tokens;           // the whole text
   std::int32_t known = 0;  // of them, those that were taken from the tree
 };
 
 // `root` may be null: nothing is known. `tokens` that spell nothing end the search: what follows stays as it is.
-Respelling respell(const Trie& trie, const Node* root, std::span<const Token> tokens, const TokenTexts& texts);
+TextMatch match_text(const Trie& trie, const Node* root, std::span<const Token> tokens, const TokenTexts& texts);
 
 }  // namespace kvtrie

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "trie/respell.h"
+#include "trie/match_text.h"
 #include "trie_helpers.h"
 
 namespace kvtrie {
@@ -44,11 +44,11 @@ void insert_path(Trie& trie, const Tokens& path) {
     trie.add_child(node, rest, std::make_unique<testing::TextPayload>(testing::letters(rest), match.length));
 }
 
-TEST(Respell, AgreesWithTryingEveryKnownPath) {
+TEST(MatchText, AgreesWithTryingEveryKnownPath) {
   std::mt19937 random(170'301);
   const std::vector<std::string> words = {"a", "b", "ab", "ba", "aa", "aab", "bb", "", "abba", "a"};  // two spell "a"
   const TokenTexts texts(words);
-  int respelled = 0;
+  int changed = 0;
   for (int round = 0; round < 3000; ++round) {
     Trie trie;
     std::vector<Tokens> known;
@@ -71,7 +71,7 @@ TEST(Respell, AgreesWithTryingEveryKnownPath) {
       known.push_back(path);
     }
     Tokens prompt = any(12);
-    const Respelling found = respell(trie, trie.find_root("n"), prompt, texts);
+    const TextMatch found = match_text(trie, trie.find_root("n"), prompt, texts);
     ASSERT_EQ(spelled(found.tokens, texts), spelled(prompt, texts)) << round;
     const Tokens path(found.tokens.begin(), found.tokens.begin() + found.known);
     ASSERT_EQ(trie.match("n", path).length, found.known) << round;
@@ -81,13 +81,13 @@ TEST(Respell, AgreesWithTryingEveryKnownPath) {
         std::equal(prompt.end() - static_cast<std::ptrdiff_t>(rest), prompt.end(), found.tokens.begin() + found.known));
     ASSERT_GE(spelled(path, texts).size(),
               spelled(Tokens(prompt.begin(), prompt.begin() + trie.match("n", prompt).length), texts).size());
-    respelled += found.tokens != prompt ? 1 : 0;
+    changed += found.tokens != prompt ? 1 : 0;
   }
-  EXPECT_GT(respelled, 200);
+  EXPECT_GT(changed, 200);
 }
 
 // More children than are looked at one by one, and tokens of the same bytes.
-TEST(Respell, ANodeWithManyChildren) {
+TEST(MatchText, ANodeWithManyChildren) {
   std::vector<std::string> words;
   for (int i = 0; i < 400; ++i) words.push_back("w" + std::to_string(i));
   words.push_back("w39");  // again
@@ -99,33 +99,33 @@ TEST(Respell, ANodeWithManyChildren) {
     if (token != 39) insert_path(trie, {token, 1});
   }
   insert_path(trie, {400, 2, 3});
-  const Respelling found = respell(trie, trie.find_root("n"), Tokens{39, 2, 3, 4}, texts);
+  const TextMatch found = match_text(trie, trie.find_root("n"), Tokens{39, 2, 3, 4}, texts);
   EXPECT_EQ(found.tokens, (Tokens{400, 2, 3, 4}));
   EXPECT_EQ(found.known, 3);
   insert_path(trie, {401, 402, 2, 3, 4});
-  EXPECT_EQ(respell(trie, trie.find_root("n"), Tokens{39, 2, 3, 4}, texts).tokens, (Tokens{401, 402, 2, 3, 4}));
+  EXPECT_EQ(match_text(trie, trie.find_root("n"), Tokens{39, 2, 3, 4}, texts).tokens, (Tokens{401, 402, 2, 3, 4}));
 }
 
-TEST(Respell, ATokenThatSpellsNothingEndsIt) {
+TEST(MatchText, ATokenThatSpellsNothingEndsIt) {
   const TokenTexts texts({"a", "b", "ab", ""});
   Trie trie;
   insert_path(trie, {0, 1, 0, 1, 3, 0});
   const Tokens prompt{2, 3, 2};
-  const Respelling found = respell(trie, trie.find_root("n"), prompt, texts);
+  const TextMatch found = match_text(trie, trie.find_root("n"), prompt, texts);
   EXPECT_EQ(found.tokens, (Tokens{0, 1, 3, 2}));
-  EXPECT_EQ(respell(trie, nullptr, prompt, texts).tokens, prompt);
-  EXPECT_EQ(respell(trie, trie.find_root("n"), Tokens{-7, 900}, texts).tokens, (Tokens{-7, 900}));
+  EXPECT_EQ(match_text(trie, nullptr, prompt, texts).tokens, prompt);
+  EXPECT_EQ(match_text(trie, trie.find_root("n"), Tokens{-7, 900}, texts).tokens, (Tokens{-7, 900}));
 }
 
-TEST(Respell, TheOneUsedLastWhereBothLeadAsFar) {
+TEST(MatchText, TheOneUsedLastWhereBothLeadAsFar) {
   const TokenTexts texts({"a", "b", "ab"});
   Trie trie;
   insert_path(trie, {0, 1});
   insert_path(trie, {2});
   trie.touch(trie.match("n", Tokens{0, 1}).node);
-  EXPECT_EQ(respell(trie, trie.find_root("n"), Tokens{2, 0}, texts).tokens, (Tokens{0, 1, 0}));
+  EXPECT_EQ(match_text(trie, trie.find_root("n"), Tokens{2, 0}, texts).tokens, (Tokens{0, 1, 0}));
   trie.touch(trie.match("n", Tokens{2}).node);
-  EXPECT_EQ(respell(trie, trie.find_root("n"), Tokens{2, 0}, texts).tokens, (Tokens{2, 0}));
+  EXPECT_EQ(match_text(trie, trie.find_root("n"), Tokens{2, 0}, texts).tokens, (Tokens{2, 0}));
 }
 
 TEST(TokenTexts, RefusesWhatIsTooLong) {
