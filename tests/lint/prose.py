@@ -104,7 +104,8 @@ def names_in_the_glossary() -> Warnings:
 # A sentence whose subject is a clause: the reader has to find out what it is about. Questions and headings may.
 CLAUSE = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who|Whoever|Whatever|Those that|That of|Of what)\b(?! [^.:;]*\?)[^.:;]*")
 MOST = 2  # may only fall
-PLAIN = ("csrc/", "python/bindings/", "docs/", *(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "scale", "serve", "viz")))
+PLAIN = ("csrc/", "python/bindings/", "docs/")
+PLAIN += tuple(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "scale", "serve", "viz"))
 
 
 def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
