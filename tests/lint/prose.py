@@ -108,7 +108,7 @@ PLAIN = (
     "csrc/",
     "python/bindings/",
     "docs/",
-    *(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "scale", "serve", "viz")),
+    *(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "serve", "viz")),
 )
 
 
