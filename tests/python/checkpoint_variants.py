@@ -257,7 +257,28 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
 }
+
+
+def _scored(c: Any) -> Raw:
+    return {
+        **_experts(c),
+        "expert_shared_count": c.shared_expert_intermediate_size // c.moe_intermediate_size,
+        "expert_weights_scale": c.routed_scale,
+        "expert_weights_norm": c.norm_topk_prob,
+        "expert_gating_func": 2,
+        "expert_group_count": c.expert_groups,
+        "expert_group_used_count": c.kept_groups,
+        "leading_dense_block_count": c.expert_layers[0],
+    }
+
+
 GGUF: dict[str, Form] = {
+    "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
+    "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
+    "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),
+    "ernie4_5-moe": Form(
+        "ernie4_5_moe", "ernie4_5-moe", {}, lambda c: {**_shared(c), "leading_dense_block_count": c.expert_layers[0]}
+    ),
     "gpt-oss": Form(
         "gpt_oss",
         "gpt-oss",
