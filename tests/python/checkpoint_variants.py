@@ -356,6 +356,21 @@ VARIANTS: dict[str, Variant] = {
         {"layers_block_type": ["moe", "full_attention", "moe"], "n_group": 1, "topk_group": 1, "head_dim": 16},
     ),
 }
+
+
+def _scored(c: Any) -> Raw:
+    return {
+        **_experts(c),
+        "expert_shared_count": c.shared_expert_intermediate_size // c.moe_intermediate_size,
+        "expert_weights_scale": c.routed_scale,
+        "expert_weights_norm": c.norm_topk_prob,
+        "expert_gating_func": 2,
+        "expert_group_count": c.expert_groups,
+        "expert_group_used_count": c.kept_groups,
+        "leading_dense_block_count": c.expert_layers[0],
+    }
+
+
 GGUF: dict[str, Form] = {
     "granitehybrid": Form(
         "granitemoehybrid",
@@ -401,6 +416,12 @@ GGUF: dict[str, Form] = {
             "expert_gating_func": 2,
             "leading_dense_block_count": c.expert_layers[0],
         },
+    ),
+    "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
+    "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
+    "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),
+    "ernie4_5-moe": Form(
+        "ernie4_5_moe", "ernie4_5-moe", {}, lambda c: {**_shared(c), "leading_dense_block_count": c.expert_layers[0]}
     ),
     "gpt-oss": Form(
         "gpt_oss",

@@ -68,6 +68,7 @@ def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict
     found = {}
     for name, values in (_fused(weights) if architecture in FUSED else _stacked(weights)).items():
         values, name = _of_states(values, name, config), _theirs(name, architecture)
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert written is not None, f"{architecture}: the package has no name for {name}"
         written += ".weight" if name.endswith(".sinks") else ""

@@ -136,6 +136,38 @@ def experts_from_gguf(d: Description, width: str = ".expert_feed_forward_length"
     }
 
 
+def leading_dense(d: Description) -> int:
+    """How many layers have no experts, where these are the first. Raises ``kv.FormatError`` where they are others."""
+    dense, _ = sparse_layers(d)
+    if dense != list(range(len(dense))):
+        raise d.keys.error(".leading_dense_block_count", len(dense), f"layers {dense} without experts to be the first")
+    return d.keys.integer(".leading_dense_block_count", len(dense), len(dense), len(dense))
+
+
+def scored_from_gguf(d: Description) -> dict[str, object]:
+    """Of experts that are chosen by their sigmoid and a bias, as GLM-4.5's ``config.json`` has it."""
+    keys, experts = d.keys, experts_from_gguf(d)
+    scale = keys.number(".expert_weights_scale", 1.0)
+    if scale < 0:
+        raise keys.error(".expert_weights_scale", scale, "0 or more")
+    return {
+        "intermediate_size": experts["intermediate_size"],
+        "n_routed_experts": experts["num_experts"],
+        "num_experts_per_tok": experts["num_experts_per_tok"],
+        "moe_intermediate_size": experts["moe_intermediate_size"],
+        "n_shared_experts": keys.integer(".expert_shared_count", 1, 2**10),
+        "routed_scaling_factor": scale or 1.0,
+        "norm_topk_prob": keys.flag(".expert_weights_norm", False),
+        "n_group": keys.integer(".expert_group_count", 0, default=0) or 1,
+        "topk_group": keys.integer(".expert_group_used_count", 0, default=0) or 1,
+        "first_k_dense_replace": leading_dense(d),
+    }
+
+
+# Below ``blk.N.``, of families that call the shared expert so.
+SHARED_LEAVES = {key.replace("shared_expert.", "shared_experts."): value for key, value in LEAVES.items()}
+
+
 def shared_from_gguf(d: Description) -> dict[str, object]:
     _, count = sparse_layers(d)
     some, missing = (1, None) if count else (0, 0)

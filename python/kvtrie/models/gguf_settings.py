@@ -287,6 +287,16 @@ ROUTED_WITHOUT_WIDTH: Settings = {
     **ROUTED,
     ".expert_feed_forward_length": _off("an expert is as wide as feed_forward_length says"),
 }
+SCORED: Settings = {  # of experts that are chosen with a bias, and of which several widths may be shared
+    **ROUTED,
+    ".expert_shared_count": read("experts that every row goes through: so wide is the shared one"),
+    ".expert_weights_norm": read("whether an expert's sigmoid is divided by those of all that were chosen"),
+    ".expert_weights_scale": read("what routed experts give is multiplied by it; 0: it is not"),
+    ".expert_gating_func": neutral("sigmoid", 0, 2),
+    ".expert_group_count": read("groups of experts"),
+    ".expert_group_used_count": read("groups that are looked at, by their two best experts"),
+    ".leading_dense_block_count": read("allowed if it is the layers whose tensors are those of an MLP"),
+}
 NOT_NORMED: Settings = {".expert_weights_norm": neutral("weights are not normalised", False)}
 
 

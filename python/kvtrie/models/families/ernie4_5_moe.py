@@ -5,15 +5,49 @@ Attention is that of ERNIE 4.5. Source: Baidu 2025 and the Hugging Face configur
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, no_windows
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
-from ..experts_config import Fields, count_of
+from ..experts_config import SHARED_LEAVES, Fields, count_of, experts_from_gguf, leading_dense
+from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader
-from ..settings import neutral, read
+from ..settings import Settings, neutral, read
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+_GGUF: Settings = {
+    **gguf_settings.ROUTED,
+    ".expert_shared_feed_forward_length": read("width of the shared expert: so many times that of the others"),
+    ".expert_shared_count": neutral("its width says it"),
+    ".leading_dense_block_count": gguf_settings.SCORED[".leading_dense_block_count"],
+}
 
 _MOST = 2**31 - 1
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    experts = experts_from_gguf(d)
+    inner = d.per_block(".expert_feed_forward_length")
+    shared = d.keys.integer(".expert_shared_feed_forward_length", 0, default=0)
+    if shared % inner:
+        raise d.keys.error(".expert_shared_feed_forward_length", shared, f"a multiple of an expert's width ({inner})")
+    return {
+        **d.attending(),
+        "intermediate_size": experts["intermediate_size"],
+        "moe_num_experts": experts["num_experts"],
+        "moe_k": experts["num_experts_per_tok"],
+        "moe_intermediate_size": inner,
+        "moe_num_shared_experts": shared // inner,
+        "moe_layer_start_index": leading_dense(d),
+        "moe_layer_end_index": -1,
+        "moe_layer_interval": 1,
+        "use_bias": False,
+    }
 
 
 class Ernie45Moe(CausalModel):
@@ -31,6 +65,7 @@ class Ernie45Moe(CausalModel):
         "moe_norm_min": neutral("the least that shares of the experts chosen are divided by", 1e-12),
         "use_bias": neutral("no projection has a bias", False),
     }
+    gguf = {"ernie4_5-moe": GgufForm(_from_gguf, SHARED_LEAVES, _GGUF)}  # noqa: RUF012 (the same)
     defaults = {  # noqa: RUF012 (the same)
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 4,

@@ -8,17 +8,23 @@ and the Hugging Face configurations.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, no_windows
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig
-from ..experts_config import Fields, count_of
+from ..experts_config import SHARED_LEAVES, Fields, count_of, scored_from_gguf
+from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader
 from ..settings import Settings, read
 from ..weights import WeightSource
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _MOST = 2**31 - 1
 _EXPERTS: Settings = {
@@ -32,10 +38,25 @@ _EXPERTS: Settings = {
 }
 
 
+def _glm_from_gguf(d: Description) -> dict[str, object]:
+    return {
+        **d.common(),
+        **scored_from_gguf(d),
+        "partial_rotary_factor": d.rotated() / d.head_dim(),
+        "attention_bias": d.in_any_layer("attn_q.bias"),
+        "use_qk_norm": d.in_any_layer("attn_q_norm.weight"),
+    }
+
+
 class Dots1(CausalModel):
     family = "dots1"
     architectures = ("Dots1ForCausalLM",)
     settings = {**COMMON, **_EXPERTS, **WINDOWLESS, **not_read("mlp_bias")}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf: ClassVar[Mapping[str, GgufForm]] = {
+        "dots1": GgufForm(
+            lambda d: {**d.attending(), **scored_from_gguf(d)}, SHARED_LEAVES, settings=gguf_settings.SCORED
+        )
+    }
     defaults = {"max_position_embeddings": 2048, "num_key_value_heads": 32, "intermediate_size": 10_944}  # noqa: RUF012 (the same)
     shared = "shared_experts"
     experts_where_silent: Mapping[str, int] = {}  # sizes, where a file has none
@@ -83,6 +104,13 @@ class Glm4Moe(Dots1):
         **Dots1.settings,
         "use_qk_norm": read("whether each head of q and k is normed"),
         "num_mtp_layers": COMMON["mtp_*"],
+    }
+    gguf: ClassVar[Mapping[str, GgufForm]] = {
+        "glm4moe": GgufForm(
+            _glm_from_gguf,
+            {**SHARED_LEAVES, "post_attention_layernorm": "post_attention_norm"},
+            settings=gguf_settings.SCORED,
+        )
     }
     defaults = {  # noqa: RUF012 (the same)
         "max_position_embeddings": 131_072,

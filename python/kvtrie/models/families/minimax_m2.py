@@ -6,14 +6,33 @@ configuration.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, no_windows
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
-from ..experts_config import BLOCK_SPARSE, Fields, in_every_layer
+from ..experts_config import BLOCK_SPARSE, LEAVES, Fields, experts_from_gguf, in_every_layer
+from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..rope_config import PARTIAL, RopeFields
-from ..settings import read
+from ..settings import Settings, neutral, read
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+_GGUF: Settings = {**gguf_settings.ROUTED, ".expert_gating_func": neutral("sigmoid", 2)}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    experts = experts_from_gguf(d)
+    return {
+        **d.partly(),
+        "num_local_experts": experts["num_experts"],
+        "num_experts_per_tok": experts["num_experts_per_tok"],
+        "intermediate_size": experts["moe_intermediate_size"],
+    }
 
 
 class MiniMaxM2(CausalModel):
@@ -27,6 +46,7 @@ class MiniMaxM2(CausalModel):
         "num_experts_per_tok": CHOSEN,
         "rotary_dim": read("numbers of each head that rotate, where partial_rotary_factor is absent"),
     }
+    gguf = {"minimax-m2": GgufForm(_from_gguf, LEAVES, _GGUF)}  # noqa: RUF012 (the same)
     defaults = {  # noqa: RUF012 (the same)
         "max_position_embeddings": 196_608,
         "num_key_value_heads": 8,

@@ -99,6 +99,8 @@ class _Search:
             return self._expert(block, int(expert[1]), expert[2], shape)
         if leaf == "linear_attn.in_proj_qkvz.weight":
             return self._qkvz(block, shape)
+        if leaf.endswith("e_score_correction_bias"):
+            return self._bias_of_choice(f"{block}.exp_probs_b.bias", shape[-1])
         base, _, kind = leaf.rpartition(".")
         written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
         if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
@@ -153,6 +155,11 @@ class _Search:
         assert isinstance(self._config, ExpertsConfig)
         whole = self._whole(name, (self._config.num_experts, *shape))
         return whole.part(f"{name}[{index}]", index, index + 1, shape, lambda slab: slab[0])
+
+    def _bias_of_choice(self, name: str, experts: int) -> WeightSource:
+        """[experts], or [1, experts] as some checkpoints have it."""
+        tensor = self._tensor(name, (experts,))
+        return self._whole(name, (1, experts) if len(tensor.shape) > 1 else (experts,))
 
     def _qkvz(self, block: str, shape: tuple[int, ...]) -> WeightSource:
         """Key head by key head, from attn_qkv and attn_gate; files of the first days have it as it was, as ssm_in."""
