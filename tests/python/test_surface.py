@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -226,6 +227,23 @@ def test_errors_end_in_error_and_are_in_one_module() -> None:
             value = getattr(module, name)
             if isinstance(value, type) and issubclass(value, BaseException):
                 assert value is kv.Error or module is kv.errors, name
+
+
+def undocumented(path: str, owner: Any, names: Iterable[str]) -> Iterator[str]:
+    """What may be called or read there and has no docstring, its own or that of a base; fields of values need none."""
+    for name in names:
+        value = inspect.getattr_static(owner, name, None)
+        value = getattr(value, "__func__", value)  # of a static method
+        if isinstance(value, type) and value.__module__.startswith("kvtrie"):
+            yield from undocumented(f"{path}.{name}", value, [each for each in dir(value) if not each.startswith("_")])
+        if (inspect.isroutine(value) or isinstance(value, (type, property))) and not inspect.getdoc(value):
+            yield f"{path}.{name}"
+
+
+def test_what_is_public_has_a_docstring() -> None:
+    """Also in kvtrie.hf, which this leaves to tests/lint/typed.py: it needs torch."""
+    assert [name for part in PARTS for name in undocumented(part.__name__, part, part.__all__)] == []
+    assert list(undocumented("x", type("X", (), {"f": lambda self: 1}), ["f"])) == ["x.f"]
 
 
 def test_errors_and_values_are_those_of_the_core() -> None:

@@ -120,10 +120,12 @@ class Cache(Live):
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed."""
         return not self._open or self.prefix_cache.closed
 
     @property
     def model(self) -> torch.nn.Module:
+        """The model that it was made for."""
         return self._model
 
     def session(

@@ -66,10 +66,12 @@ class Standing(Live, hf.Cache):
 
     @property
     def form(self) -> Form:
+        """Where its K and V are: in tensors (``"copy"``) or in cells of the cache (``"cells"``)."""
         return self._now.form
 
     @property
     def rows(self) -> tuple[Row, ...]:
+        """One for each sequence of the batch."""
         return self._now.rows
 
     @property

@@ -36,6 +36,7 @@ class Lengths:
     most: int
 
     def describe(self) -> str:
+        """Its three lengths as one word, for reports."""
         return f"{self.p50}:{self.p90}:{self.most}"
 
 

@@ -57,10 +57,12 @@ class Report(Whole):
 
     @property
     def policies(self) -> list[str]:
+        """The policies that were replayed, in the order of the rows."""
         return list(dict.fromkeys(row.policy for row in self.rows))
 
     @property
     def capacities(self) -> list[int]:
+        """The capacities that were replayed, in tokens, in the order of the rows."""
         return list(dict.fromkeys(row.capacity for row in self.rows))
 
     def row(self, policy: str, capacity: int) -> Row:
