@@ -205,7 +205,7 @@ std::vector<ForwardRows> in_runs(const CausalCache::State& state, std::span<cons
     require(positions[row] == expected, where, "positions: got ", positions[row], " in row ", row, ", allowed ",
             expected, " to continue sequence ", id);
     ++expected;
-    if (wanted.empty() || wanted.back().sequence != id) wanted.push_back({id, 0, -1});
+    if (wanted.empty() || wanted.back().sequence != id) wanted.push_back({id, 0});
     ++wanted.back().count;
   }
   return wanted;
@@ -283,7 +283,7 @@ std::uint32_t Forward::rows() const noexcept { return state_->rows; }
 
 bool Forward::complete() const noexcept { return state_->status == State::Status::kComplete; }
 
-ForwardPtr CausalCache::begin_forward(std::span<const ForwardRows> rows) {
+ForwardPtr CausalCache::begin(std::span<const ForwardRows> rows) {
   require(!rows.empty(), kWhere, "rows: got none, allowed 1 or more");
   const MutexLock lock(state_->mutex);
   state_->require_sound(kWhere);
@@ -327,9 +327,14 @@ ForwardPtr CausalCache::current_forward() const {
   return state_->current;
 }
 
-bool CausalCache::drop(Forward& forward) noexcept {
+std::uint32_t CausalCache::units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t>) const {
+  return static_cast<std::uint32_t>(std::max(0, end - length(id)));
+}
+
+bool CausalCache::drop(LayerForward& forward) noexcept {
+  auto* const own = dynamic_cast<Forward*>(&forward);
   const MutexLock lock(state_->mutex);
-  return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
+  return own != nullptr && own->state_->owner.lock() == state_ && state_->discard(*own->state_);
 }
 
 }  // namespace kvtrie

@@ -1,4 +1,4 @@
-// Creation, sequences, and what the prefix cache builds on.
+// Creation, sequences and owners.
 #include "cache/recurrent_cache.h"
 
 #include "cache/recurrent_cache_state.h"
@@ -163,46 +163,9 @@ SlotRef RecurrentCache::slot(SequenceId id) const {
   return sequence == nullptr ? SlotRef() : sequence->slot;
 }
 
-void RecurrentCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
-  require(length == this->length(from), "recurrent_cache.fork", "length: got ", length, ", allowed ",
-          this->length(from), ": a state cannot be cut");
-  stand_at(to, length, slot(from));
-}
-
-void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) {
-  const char* where = "recurrent_cache.stand_at";
-  const MutexLock lock(state_->mutex);
-  StateSequence& sequence = state_->known(id, where);
-  require(slot ? length > 0 : length == 0, where, "length: got ", length, slot ? " with" : " without",
-          " a slot, allowed 0 without and 1 or more with one");
-  require(!slot || slot.belongs_to(*state_->pool), where, "slot: got one of another cache");
-  state_->make_idle(sequence, where);
-  state_->stand(sequence, length, std::move(slot));
-}
-
-SlotRef RecurrentCache::claim(Owner owner) {
-  const MutexLock lock(state_->mutex);
-  return std::move(state_->pool->claim(1, owner).front());
-}
-
 void RecurrentCache::count_owners() { state_->pool->count_owners(true); }
 
 std::uint32_t RecurrentCache::held_by(Owner owner) const { return state_->pool->held_by(owner); }
-
-CompletionPtr RecurrentCache::store_image(const SlotRef& slot, std::byte* image) {
-  const MutexLock lock(state_->mutex);
-  require(slot.belongs_to(*state_->pool), "recurrent_cache.store_image", "slot: got none, or one of another cache");
-  return state_->store->store_image(slot.slot(), image);
-}
-
-CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* image, Owner owner) {
-  const MutexLock lock(state_->mutex);
-  require(slot.belongs_to(*state_->pool), "recurrent_cache.load_image", "slot: got none, or one of another cache");
-  state_->pool->set_owner(slot.slot(), kForeign);
-  CompletionPtr loaded = state_->store->load_image(slot.slot(), image);
-  state_->pool->set_owner(slot.slot(), owner);
-  return loaded;
-}
 
 CompletionPtr RecurrentCache::mark() {
   const MutexLock lock(state_->mutex);

@@ -1,7 +1,7 @@
 // The inside of a RecurrentCache: what its mutex guards.
 //
-//   recurrent_cache.cpp      creation, sequences, what the prefix cache builds on
-//   recurrent_points.cpp     the same, as point_cache.h has it for every kind
+//   recurrent_cache.cpp      creation, sequences, owners
+//   recurrent_points.cpp     what is held at a length: cut, resumed, and its images
 //   recurrent_forward.cpp    forwards: claims, completion, drops
 //   recurrent_layers.cpp     what is written in them: operations and states
 //   recurrent_hold.cpp       the same for all layers at once
@@ -101,7 +101,7 @@ struct StateForward::State {
   std::weak_ptr<RecurrentCache::State> owner;
   std::atomic<Status> status = Status::kOpen;
   std::uint32_t rows = 0;       // padding included
-  bool keeps_captured = false;  // for take_captured: begin_forward's; else only schedules keep what they asked for
+  bool keeps_captured = false;  // for take_captured: of begin; else only schedules keep what they asked for
   std::vector<StateForwardSequence> sequences;
   std::vector<Written> written;  // per layer index
   std::size_t missing = 0;       // halves that are still to be written

@@ -83,10 +83,6 @@ void RecurrentCache::remove(SequenceId id, std::int32_t begin, std::optional<std
   state_->forget_if_empty(id);
 }
 
-bool RecurrentCache::can_resume(SequenceId id, std::int32_t position) const {
-  return position == 0 || position == length(id);
-}
-
 // ---- snapshots ----------------------------------------------------------------------------------------------------
 
 SnapshotPtr RecurrentCache::snapshot(SequenceId id, std::int32_t start) {
