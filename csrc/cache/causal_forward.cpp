@@ -105,15 +105,6 @@ void require_of(const std::shared_ptr<CausalCache::State>& state, const Forward:
 
 namespace {
 
-// Sequences that do not exist yet come into being with the forward, or not at all.
-struct OpenedHere {
-  CausalCache::State& state;
-  std::vector<SequenceId> ids;
-  ~OpenedHere() {
-    for (const SequenceId id : ids) state.forget_if_empty(id);
-  }
-};
-
 // A forward that is not registered yet. Throws what is wrong with the rows.
 std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State>& owner,
                                         std::span<const ForwardRows> wanted) KVTRIE_REQUIRES(owner->mutex) {
@@ -165,7 +156,7 @@ void require_room(const CausalCache::State& state, const Forward::State& forward
 ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::State> fresh, const PassedLists& ending)
     KVTRIE_REQUIRES(state.mutex) {
   Forward::State& forward = *fresh;
-  OpenedHere opened{state, {}};
+  OpenedHere<CausalCache::State> opened{state, {}};
   opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   ForwardPtr result = std::make_shared<Forward>(std::move(fresh));
@@ -302,9 +293,7 @@ ForwardPtr CausalCache::begin(std::span<const ForwardRows> rows) {
 ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                                       bool reserve) {
   const char* where = "causal_cache.start_forward";
-  require(!positions.empty(), where, "positions: got none, allowed 1 or more");
-  require(positions.size() == sequences.size(), where, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, where);
   ForwardPtr ended;  // its end takes the lock
   const MutexLock lock(state_->mutex);
   state_->require_sound(where);

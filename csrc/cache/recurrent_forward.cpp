@@ -76,15 +76,6 @@ void require_room(const CacheState& state, std::uint64_t needed, std::uint64_t g
                           counts);
 }
 
-// Sequences that do not exist yet come into being with the forward, or not at all.
-struct OpenedHere {
-  CacheState& state;
-  std::vector<SequenceId> ids;
-  ~OpenedHere() {
-    for (const SequenceId id : ids) state.forget_if_empty(id);
-  }
-};
-
 // REQUIRES: the room for the forward's slots is there once `replaced` (may be null) is dropped, which happens when
 // nothing can fail any more.
 StateForwardPtr open_forward(CacheState& state, std::unique_ptr<ForwardState> planned, ForwardState* replaced)
@@ -93,7 +84,7 @@ StateForwardPtr open_forward(CacheState& state, std::unique_ptr<ForwardState> pl
   std::vector<SlotRef> claimed(forward.slots());
   std::vector<Owner> owners;
   owners.reserve(claimed.size());
-  OpenedHere opened{state, {}};
+  OpenedHere<CacheState> opened{state, {}};
   opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   StateForwardPtr result = std::make_shared<StateForward>(std::move(planned));
@@ -154,7 +145,7 @@ bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
 void RecurrentCache::State::complete(StateForward::State& forward) {
   std::vector<std::pair<SnapshotPtr*, SnapshotPtr>> captures;
   for (StateForwardSequence& in_forward : forward.sequences) {
-    StateSchedule& schedule = find(in_forward.id)->schedule;
+    auto& schedule = find(in_forward.id)->schedule;
     for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
       const std::int32_t offset = schedule.offsets[i];
       if (offset <= in_forward.begin || offset > in_forward.end()) continue;
@@ -162,7 +153,7 @@ void RecurrentCache::State::complete(StateForward::State& forward) {
       ensure(offset == in_forward.end() || (at != in_forward.boundaries.end() && *at == offset), kForward,
              "boundaries: no ", offset, " for sequence ", in_forward.id);
       const SlotRef& slot = in_forward.slots[static_cast<std::size_t>(at - in_forward.boundaries.begin())];
-      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.starts[i], offset, forward.owner));
+      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.start(i), offset, forward.owner));
     }
   }
   for (auto& [place, snapshot] : captures) *place = std::move(snapshot);
@@ -284,10 +275,7 @@ std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> 
 
 StateForwardPtr RecurrentCache::start_forward(std::span<const std::int32_t> positions,
                                               std::span<const SequenceId> sequences, bool reserve) {
-  require(!positions.empty(), kStartForward, "positions: got none, allowed 1 or more");
-  require(positions.size() <= INT32_MAX, kStartForward, "positions: got ", positions.size(), ", allowed ", INT32_MAX);
-  require(positions.size() == sequences.size(), kStartForward, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, kStartForward);
   const MutexLock lock(state_->mutex);
   ForwardState* replaced = state_->current ? state_->current->state_.get() : nullptr;
   if (replaced != nullptr && replaced->status != Status::kOpen) replaced = nullptr;
