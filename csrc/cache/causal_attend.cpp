@@ -48,11 +48,7 @@ void apply(Advance& advance, Sequence& sequence, ForwardSequence& in_forward) no
   sequence.own.drop_front(advance.held_from);
   in_forward.passed = std::move(advance.passed);
   sequence.passed = in_forward.passed;
-  CaptureSchedule& schedule = sequence.schedule;
-  for (CausalCache::SnapshotPtr& snapshot : advance.captured) {
-    schedule.cursor = schedule.offsets[schedule.fired];
-    schedule.captured[schedule.fired++] = std::move(snapshot);
-  }
+  sequence.schedule.fire(advance.captured);
 }
 
 }  // namespace

@@ -36,19 +36,14 @@ void check_visibility(const CausalCache::Options& options) {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
-    : store(std::move(store_in)),
+    : CacheBase("causal_cache", options_in.layers, store_in->shape().layers),
+      store(std::move(store_in)),
       shape(store->shape()),
       pool(CellPool::create(shape.cells)),
       options(std::move(options_in)),
       owners(shape.cells) {
   growth = options.growth;
-  for (std::size_t i = 0; i < options.layers.size(); ++i) {
-    const bool fresh = layer_index.emplace(options.layers[i], static_cast<std::uint32_t>(i)).second;
-    require(fresh, "causal_cache", "layers: got ", options.layers[i], " twice, allowed once");
-  }
   const std::size_t layers = shape.layers;
-  require(layer_index.size() == layers, "causal_cache", "layers: got ", layer_index.size(), ", allowed ", layers,
-          " as the store has");
   const std::size_t ropes = options.rope.size();
   require(ropes == 0 || ropes == 1 || ropes == layers, "causal_cache", "rope: got ", ropes, ", allowed none, 1 or ",
           layers);
@@ -61,42 +56,8 @@ CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
 
 CausalCache::State::~State() {
   sequences.clear();
+  current.reset();
   pool->on_free = nullptr;
-}
-
-std::uint32_t CausalCache::State::index_of(std::int32_t layer, const char* where) const {
-  const auto entry = layer_index.find(layer);
-  if (entry == layer_index.end()) {
-    fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", layer_index.size(),
-         " layers of this cache, ", layer_index.begin()->first, " to ", layer_index.rbegin()->first);
-  }
-  return entry->second;
-}
-
-Sequence* CausalCache::State::find(SequenceId id) {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
-}
-
-const Sequence* CausalCache::State::find(SequenceId id) const {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
-}
-
-Sequence& CausalCache::State::known(SequenceId id, const char* where) {
-  Sequence* sequence = find(id);
-  require(sequence != nullptr, where, "sequence: got ", id, ", allowed one of the ", sequences.size(), " open ones");
-  return *sequence;
-}
-
-const Sequence& CausalCache::State::known(SequenceId id, const char* where) const {
-  const Sequence* sequence = find(id);
-  require(sequence != nullptr, where, "sequence: got ", id, ", allowed one of the ", sequences.size(), " open ones");
-  return *sequence;
-}
-
-void CausalCache::State::require_idle(const Sequence& sequence, const char* where) const {
-  if (sequence.forward != nullptr) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
 }
 
 void CausalCache::State::require_sound(const char* where) const {
@@ -111,17 +72,10 @@ void CausalCache::State::make_idle(Sequence& sequence, const char* where) {
 
 Sequence& CausalCache::State::open(SequenceId id) {
   if (Sequence* sequence = find(id)) return *sequence;
-  require(id >= 0 && id < kFirstOpenedSequence, "causal_cache", "sequence: got ", id, ", allowed 0 to ",
-          kFirstOpenedSequence - 1);
-  Sequence& sequence = sequences.try_emplace(id, *pool, is_windowed()).first->second;
+  const bool windowed = is_windowed();
+  Sequence& sequence = add(id, *pool, windowed);
   sequence.epoch = sequence.layout = ++stamp;
   return sequence;
-}
-
-void CausalCache::State::forget_if_empty(SequenceId id) noexcept {
-  const Sequence* sequence = find(id);
-  if (sequence == nullptr || id >= kFirstOpenedSequence || sequence->length > 0) return;
-  if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
 }
 
 void CausalCache::State::cut(Sequence& sequence, std::int32_t length) noexcept {
@@ -196,13 +150,10 @@ void CausalCache::detach() noexcept {
 
 SequenceId CausalCache::open_sequence(Owner owner) {
   const MutexLock lock(state_->mutex);
-  const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
-  SequenceId id = state_->next_opened;
-  while (state_->find(id) != nullptr) id = next(id);
-  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool, is_windowed()).first->second;
-  sequence.owner = owner;
-  sequence.epoch = sequence.layout = ++state_->stamp;
-  state_->next_opened = next(id);
+  const bool windowed = is_windowed();
+  const auto [id, sequence] = state_->add_next(*state_->pool, windowed);
+  sequence->owner = owner;
+  sequence->epoch = sequence->layout = ++state_->stamp;
   return id;
 }
 
@@ -217,8 +168,7 @@ void CausalCache::close_sequence(SequenceId id) noexcept {
 
 std::int32_t CausalCache::length(SequenceId id) const {
   const MutexLock lock(state_->mutex);
-  const Sequence* sequence = state_->find(id);
-  return sequence == nullptr ? 0 : sequence->length;
+  return state_->length_of(id);
 }
 
 CellSpans CausalCache::spans(SequenceId id) const {

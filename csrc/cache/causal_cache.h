@@ -33,34 +33,21 @@
 #include "cache/cache_snapshot.h"
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
-#include "cache/state_cache.h"
+#include "cache/layer_cache.h"
 #include "cache/visibility.h"
 
 namespace kvtrie {
 
-// `count` consecutive rows of a forward at the positions from `from` on; -1: from the sequence's present length. Rows
-// below the length (from < length) are computed again: they attend to the cells that are there and store nothing, the
-// others extend the sequence. That is how a model whose other layers restart earlier goes on. The keys that the first
-// row sees must be held, else kNotRestorable.
-struct ForwardRows {
-  SequenceId sequence = 0;
-  std::uint32_t count = 0;
-  std::int32_t from = -1;
-};
-
 class CausalCache;
 
-// One open step of one cache. Destroying it before it is complete drops it.
-class Forward {
+class Forward final : public LayerForward {
  public:
   struct State;  // private to cache/
   explicit Forward(std::unique_ptr<State> state);
-  ~Forward();
-  Forward(const Forward&) = delete;
-  Forward& operator=(const Forward&) = delete;
+  ~Forward() override;
 
   std::uint32_t rows() const noexcept;
-  bool complete() const noexcept;  // every layer was put once; its sequences have advanced
+  bool complete() const noexcept override;  // every layer was put once
 
  private:
   friend class CausalCache;
@@ -71,7 +58,7 @@ using ForwardPtr = std::shared_ptr<Forward>;
 
 struct CausalContents;  // what is in a snapshot: private
 
-class CausalCache final : public StateCache, public std::enable_shared_from_this<CausalCache> {
+class CausalCache final : public LayerCache, public std::enable_shared_from_this<CausalCache> {
  public:
   struct Options {
     std::vector<std::int32_t> layers;   // the model's own layer numbers
@@ -126,8 +113,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
 
   // --- steps ---------------------------------------------------------------------------------------------------
-  // Claims cells for every row, or throws kCacheFull and changes nothing. kBusy: a sequence is in another open forward.
-  ForwardPtr begin_forward(std::span<const ForwardRows> rows);
+  std::uint32_t units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t> boundaries) const override;
+  ForwardPtr begin(std::span<const ForwardRows> rows);  // claims cells for every row
   void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v,
            RowOrder order = RowOrder::kTokensFirst);
   // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut or, in a windowed
@@ -150,7 +137,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // The cells that the forward's rows see, its own rows included, sequence after sequence; cells that several share
   // come once.
   History get(Forward& forward, std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
-  bool drop(Forward& forward) noexcept;  // false: it was complete, or dropped before
+  bool drop(LayerForward& forward) noexcept override;
 
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to
   // kFirstOpenedSequence - 1; unknown numbers are opened). Rows of one sequence continue it one by one; rows of several
@@ -172,8 +159,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // borrows. REQUIRES: `from` is the end of that. Own cells at those positions are given back (this is how a sequence
   // re-points to cells that somebody else published); own cells beyond `to` stay.
   void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
-  // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation. REQUIRES: can_resume(length).
-  void truncate(SequenceId id, std::int32_t length);
+  void truncate(SequenceId id, std::int32_t length) override;  // own cells beyond go back, and the reservation
   // Borrowed cells stay borrowed; the sequence's own are held by both. REQUIRES: can_resume(from, length).
   void fork(SequenceId from, SequenceId to, std::int32_t length) override;
 
@@ -186,16 +172,17 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // caches; position 0 for all. kBusy in an open forward.
   void start_at(SequenceId id, std::int32_t position);
   // Lets go of the cells in front that no query at `next` (by default, and at most, the length) or later sees, nor
-  // `memory` asks for. A forward that was begun with begin_forward does not do this by itself: the prefix cache
-  // publishes first. The last complete forward holds the cells that go until it is destroyed, or the sequence begins
-  // its next one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
+  // `memory` asks for. A forward that was begun with begin does not do this by itself: the prefix cache publishes
+  // first. The last complete forward holds the cells that go until it is destroyed, or the sequence begins its next
+  // one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
   void release_unseen(SequenceId id, std::int32_t next = std::numeric_limits<std::int32_t>::max());
   // Cells that sequences, open forwards and snapshots of this cache hold or borrow, and those of `also`: the union,
   // each cell once. With an owner: of its sequences only, and of `also`.
   std::uint32_t live_cells(std::span<const SpanList* const> also = {}, std::optional<Owner> owner = {}) const;
-  std::int32_t borrowed_length(SequenceId id) const;
+  std::int32_t borrowed_length(SequenceId id) const override;
   // Cells that the sequence borrows from `position` on become its own: it holds those cells itself from then on.
   void own_from(SequenceId id, std::int32_t position);
+  HeldState hold(SequenceId id, std::int32_t length) const override;  // the cells that the query there sees
   // A counted list on the positions [from, to) of the sequence, which must hold them.
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
@@ -214,7 +201,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
   // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
-  // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
+  // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin means kBusy.
   // Cells of [start, end), in a windowed cache those that were still there.
   using Snapshot = CacheSnapshot<CausalCache, CausalContents>;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
@@ -230,9 +217,9 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
   std::uint32_t cells_to_copy(SequenceId id, std::int32_t end) const;
   Cell free_for_removal(SequenceId id) const;  // cells that a removal in the middle finds free for copies
-  bool busy(SequenceId id) const;              // in an open forward of begin_forward: changes are refused
+  bool busy(SequenceId id) const;              // in an open forward of begin: changes are refused
   // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
-  bool can_resume(SequenceId id, std::int32_t position) const;
+  bool can_resume(SequenceId id, std::int32_t position) const override;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
   void defrag();
   // [start, length), of which it holds the cells that the sequence holds; null when that range is empty.
@@ -263,6 +250,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
 
  private:
   friend class CausalHold;
+  LayerForwardPtr begin_any(std::span<const ForwardRows> rows) override { return begin(rows); }
   explicit CausalCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

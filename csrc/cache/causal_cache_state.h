@@ -29,24 +29,17 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "cache/cache_base.h"
 #include "cache/causal_cache.h"
 #include "cache/cell_owners.h"
+#include "cache/scheduled_captures.h"
 
 namespace kvtrie {
-
-// Scheduled captures: entry i of `captured` is for offsets[i]; the first `fired` are done.
-struct CaptureSchedule {
-  std::vector<std::int32_t> offsets;
-  std::vector<CausalCache::SnapshotPtr> captured;
-  std::size_t fired = 0;
-  std::int32_t cursor = 0;  // where the next capture starts; moves only when one fires
-};
 
 struct Sequence {
   Sequence(CellPool& pool, bool windowed) : borrowed(pool, windowed), own(pool, true) {}
@@ -58,7 +51,7 @@ struct Sequence {
   Reservation reservation;
   Forward::State* forward = nullptr;  // the open forward it is in
   std::weak_ptr<SpanList> passed;     // what it let go of and its last complete forward still holds
-  CaptureSchedule schedule;
+  CaptureSchedule<CausalCache::SnapshotPtr> schedule;
   std::uint64_t epoch = 0, layout = 0;
   Owner owner = kOwnCallers;
   bool is_private = false;
@@ -71,7 +64,7 @@ struct Sequence {
   void let_passed_go() noexcept;
 };
 
-struct CausalCache::State {
+struct CausalCache::State : CacheBase<Sequence, Forward> {
   State(std::unique_ptr<KvStore> store_in, Options options_in);
   ~State();  // lists that outlive the cache still release, but tell nobody
 
@@ -80,16 +73,11 @@ struct CausalCache::State {
   const KvShape& shape;  // of the store
   const std::shared_ptr<CellPool> pool;
   const Options options;
-  std::map<std::int32_t, std::uint32_t> layer_index;
   std::vector<ops::RopeParams> rope;  // per layer; empty: shifts are not supported
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable Mutex mutex;
-  std::unordered_map<SequenceId, Sequence> sequences KVTRIE_GUARDED_BY(mutex);
   std::vector<Forward::State*> open_forwards KVTRIE_GUARDED_BY(mutex);
-  ForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
   CellOwners owners KVTRIE_GUARDED_BY(mutex);
-  SequenceId next_opened KVTRIE_GUARDED_BY(mutex) = kFirstOpenedSequence;
   std::uint32_t growth KVTRIE_GUARDED_BY(mutex) = 256;
   std::uint64_t stamp KVTRIE_GUARDED_BY(mutex) = 0;
   bool attached KVTRIE_GUARDED_BY(mutex) = false;
@@ -99,18 +87,10 @@ struct CausalCache::State {
   mutable Mutex registry;
   std::unordered_set<const Snapshot::Contents*> snapshots KVTRIE_GUARDED_BY(registry);
 
-  std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  Sequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
-  const Sequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
-  Sequence& known(SequenceId id, const char* where) KVTRIE_REQUIRES(mutex);  // kArgument for an unknown one
-  const Sequence& known(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);
-  void require_idle(const Sequence& sequence, const char* where) const KVTRIE_REQUIRES(mutex);
   void require_sound(const char* where) const KVTRIE_REQUIRES(mutex);
   // Readies a sequence for a change: drops the forward of start_forward that it is in; kBusy for any other.
   void make_idle(Sequence& sequence, const char* where) KVTRIE_REQUIRES(mutex);
   Sequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
-  // The caller's own numbers need no entry at length 0.
-  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);
   void cut(Sequence& sequence, std::int32_t length) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
   bool drop(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its cells back

@@ -31,10 +31,7 @@ void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::
   if (sequence.forward != nullptr && std::find(open.begin(), open.end(), sequence.forward) == open.end()) {
     fault("its forward is not open");
   }
-  const CaptureSchedule& schedule = sequence.schedule;
-  if (schedule.captured.size() != schedule.offsets.size() || schedule.fired > schedule.offsets.size()) {
-    fault("its schedule is torn");
-  }
+  if (sequence.schedule.torn()) fault("its schedule is torn");
 }
 
 void check_forward(const Forward::State& forward, const CausalCache::State& state, std::vector<std::string>& faults)

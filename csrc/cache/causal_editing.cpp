@@ -157,10 +157,7 @@ void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
   const char* where = "causal_cache.remove";
   const MutexLock lock(state_->mutex);
   Sequence* sequence = state_->find(id);
-  const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
-  const std::int32_t stop = end.value_or(length);
-  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
-  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  const std::int32_t length = state_->length_of(id), stop = end_of_removal(begin, end, length, where);
   if (begin == stop) return;
   if (stop < length) {
     const bool droppable = state_->current && state_->current->state_.get() == sequence->forward;

@@ -105,15 +105,6 @@ void require_of(const std::shared_ptr<CausalCache::State>& state, const Forward:
 
 namespace {
 
-// Sequences that do not exist yet come into being with the forward, or not at all.
-struct OpenedHere {
-  CausalCache::State& state;
-  std::vector<SequenceId> ids;
-  ~OpenedHere() {
-    for (const SequenceId id : ids) state.forget_if_empty(id);
-  }
-};
-
 // A forward that is not registered yet. Throws what is wrong with the rows.
 std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State>& owner,
                                         std::span<const ForwardRows> wanted) KVTRIE_REQUIRES(owner->mutex) {
@@ -166,7 +157,7 @@ void require_room(const CausalCache::State& state, const Forward::State& forward
 ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::State> fresh, const PassedLists& ending)
     KVTRIE_REQUIRES(state.mutex) {
   Forward::State& forward = *fresh;
-  OpenedHere opened{state, {}};
+  OpenedHere<CausalCache::State> opened{state, {}};
   opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   ForwardPtr result = std::make_shared<Forward>(std::move(fresh));
@@ -206,7 +197,7 @@ std::vector<ForwardRows> in_runs(const CausalCache::State& state, std::span<cons
     require(positions[row] == expected, where, "positions: got ", positions[row], " in row ", row, ", allowed ",
             expected, " to continue sequence ", id);
     ++expected;
-    if (wanted.empty() || wanted.back().sequence != id) wanted.push_back({id, 0, -1});
+    if (wanted.empty() || wanted.back().sequence != id) wanted.push_back({id, 0});
     ++wanted.back().count;
   }
   return wanted;
@@ -284,7 +275,7 @@ std::uint32_t Forward::rows() const noexcept { return state_->rows; }
 
 bool Forward::complete() const noexcept { return state_->status == State::Status::kComplete; }
 
-ForwardPtr CausalCache::begin_forward(std::span<const ForwardRows> rows) {
+ForwardPtr CausalCache::begin(std::span<const ForwardRows> rows) {
   require(!rows.empty(), kWhere, "rows: got none, allowed 1 or more");
   const MutexLock lock(state_->mutex);
   state_->require_sound(kWhere);
@@ -303,9 +294,7 @@ ForwardPtr CausalCache::begin_forward(std::span<const ForwardRows> rows) {
 ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                                       bool reserve) {
   const char* where = "causal_cache.start_forward";
-  require(!positions.empty(), where, "positions: got none, allowed 1 or more");
-  require(positions.size() == sequences.size(), where, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, where);
   ForwardPtr ended;  // its end takes the lock
   const MutexLock lock(state_->mutex);
   state_->require_sound(where);
@@ -328,9 +317,14 @@ ForwardPtr CausalCache::current_forward() const {
   return state_->current;
 }
 
-bool CausalCache::drop(Forward& forward) noexcept {
+std::uint32_t CausalCache::units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t>) const {
+  return static_cast<std::uint32_t>(std::max(0, end - length(id)));
+}
+
+bool CausalCache::drop(LayerForward& forward) noexcept {
+  auto* const own = dynamic_cast<Forward*>(&forward);
   const MutexLock lock(state_->mutex);
-  return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
+  return own != nullptr && own->state_->owner.lock() == state_ && state_->discard(*own->state_);
 }
 
 }  // namespace kvtrie

@@ -18,6 +18,11 @@ SpanList CausalCache::share(SequenceId id, std::int32_t from, std::int32_t to) c
   return list;
 }
 
+HeldState CausalCache::hold(SequenceId id, std::int32_t length) const {
+  const std::int32_t floor = visibility().floor(length);
+  return floor < length ? HeldState(share(id, floor, length)) : HeldState();
+}
+
 void CausalCache::own_from(SequenceId id, std::int32_t position) {
   const char* where = "causal_cache.own_from";
   const MutexLock lock(state_->mutex);

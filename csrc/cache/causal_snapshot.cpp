@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cache/cache_snapshot_contents.h"
-#include "cache/capture_offsets.h"
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
@@ -105,14 +104,9 @@ Restoring plan_restore(const CausalCache::State& state, const Sequence* sequence
 
 std::vector<SnapshotPtr> CausalCache::State::capture(const Sequence& sequence, const CellSpans& history,
                                                      std::int32_t length, const std::shared_ptr<State>& self) const {
-  const CaptureSchedule& schedule = sequence.schedule;
-  std::vector<SnapshotPtr> captured;
-  std::int32_t cursor = schedule.cursor;
-  for (std::size_t i = schedule.fired; i < schedule.offsets.size() && schedule.offsets[i] <= length; ++i) {
-    captured.push_back(make_snapshot(self, history, cursor, schedule.offsets[i], sequence.is_private));
-    cursor = schedule.offsets[i];
-  }
-  return captured;
+  return sequence.schedule.due(length, [&](std::int32_t start, std::int32_t offset) {
+    return make_snapshot(self, history, start, offset, sequence.is_private);
+  });
 }
 
 bool CausalCache::State::restore_by_cutting(SequenceId id, std::int32_t target, const char* where) {
@@ -218,27 +212,14 @@ void CausalCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
   const char* where = "causal_cache.prepare_snapshots";
   const MutexLock lock(state_->mutex);
   const Sequence* existing = state_->find(id);
-  const std::int32_t length = existing == nullptr ? 0 : existing->length;
-  require(existing == nullptr || existing->schedule.offsets.empty(), where,
-          "the schedule before was not taken: call take_snapshots first");
-  require_offsets(offsets, length, where);
-  if (offsets.empty()) return;
-  CaptureSchedule schedule;
-  schedule.captured.resize(offsets.size());
-  schedule.cursor = length;
-  if (offsets.front() == length) schedule.fired = 1;  // of no width: stays null
-  schedule.offsets = std::move(offsets);
-  state_->open(id).schedule = std::move(schedule);
+  CaptureSchedule<SnapshotPtr> schedule(existing == nullptr ? nullptr : &existing->schedule, std::move(offsets),
+                                        state_->length_of(id), where);
+  if (!schedule.offsets.empty()) state_->open(id).schedule = std::move(schedule);
 }
 
 std::vector<SnapshotPtr> CausalCache::take_snapshots(SequenceId id) {
   const MutexLock lock(state_->mutex);
-  Sequence* sequence = state_->find(id);
-  if (sequence == nullptr) return {};
-  std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);
-  sequence->schedule = {};
-  state_->forget_if_empty(id);
-  return captured;
+  return take_captured(*state_, id);
 }
 
 template class CacheSnapshot<CausalCache, CausalContents>;

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cache/span_list.h"
@@ -18,45 +20,47 @@ struct StateSection {
   std::uint64_t offset = 0, bytes = 0;
 };
 
+inline const SpanList kNoCells;
+
 class HeldState {
  public:
   HeldState() = default;  // nothing
-  explicit HeldState(SpanList cells) : cells_(std::move(cells)) {}
-  explicit HeldState(SlotRef slot) : slot_(std::move(slot)) {}
-  explicit HeldState(std::vector<SlotRef> slots) : more_(std::move(slots)) {  // REQUIRES: none is empty
-    if (more_.empty()) return;
-    slot_ = std::move(more_.front());
-    more_.erase(more_.begin());
+  explicit HeldState(SpanList cells) : units_(std::move(cells)) {}
+  explicit HeldState(SlotRef slot) : units_(std::move(slot)) {}  // an empty one stands for zeros: nothing is held
+  explicit HeldState(std::vector<SlotRef> slots) : units_(std::move(slots)) {}  // REQUIRES: none is empty
+
+  bool empty() const noexcept { return units() == 0; }
+  std::uint32_t units() const noexcept { return cells().length() + static_cast<std::uint32_t>(slots().size()); }
+  const SpanList& cells() const noexcept {  // empty where it is a state
+    const SpanList* cells = std::get_if<SpanList>(&units_);
+    return cells != nullptr ? *cells : kNoCells;
+  }
+  std::span<const SlotRef> slots() const noexcept {  // empty where it is cells
+    if (const auto* slot = std::get_if<SlotRef>(&units_)) return {slot, *slot ? std::size_t{1} : std::size_t{0}};
+    const auto* slots = std::get_if<std::vector<SlotRef>>(&units_);
+    return slots != nullptr ? std::span(*slots) : std::span<const SlotRef>();
   }
 
-  bool empty() const noexcept { return cells_.empty() && !slot_; }
-  std::uint32_t units() const noexcept { return slot_ ? slot_count() : cells_.length(); }
-  const SpanList& cells() const noexcept { return cells_; }  // empty where it is a state
-  std::uint32_t slot_count() const noexcept { return slot_ ? static_cast<std::uint32_t>(more_.size()) + 1 : 0; }
-  // REQUIRES: index < slot_count(), or 0: the empty one, which stands for zeros, where no slot is held.
-  const SlotRef& slot(std::size_t index = 0) const noexcept { return index == 0 ? slot_ : more_[index - 1]; }
+  SlotRef slot() const noexcept { return slots().empty() ? SlotRef() : slots().front(); }  // of a kind that has one
 
   // Another hold on the same.
   HeldState share() const {
-    HeldState other(slot_);
-    other.more_ = more_;
-    if (!cells_.empty()) other.cells_ = cells_.share();
-    return other;
+    if (const auto* slot = std::get_if<SlotRef>(&units_)) return HeldState(*slot);
+    if (const auto* slots = std::get_if<std::vector<SlotRef>>(&units_)) return HeldState(*slots);
+    return cells().empty() ? HeldState() : HeldState(cells().share());
   }
 
   // REQUIRES: cells that follow these, or that are the first.
   void append(SpanList more) {
-    if (cells_.empty()) {
-      cells_ = std::move(more);
+    if (cells().empty()) {
+      units_ = std::move(more);
     } else {
-      cells_.append(std::move(more));
+      std::get<SpanList>(units_).append(std::move(more));
     }
   }
 
  private:
-  SpanList cells_;
-  SlotRef slot_;
-  std::vector<SlotRef> more_;  // of kinds whose states have several
+  std::variant<SpanList, SlotRef, std::vector<SlotRef>> units_;  // one slot takes no memory of its own
 };
 
 }  // namespace kvtrie

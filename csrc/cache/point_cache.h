@@ -14,65 +14,47 @@
 //
 // Units are slots of a StatePool; several states may hold the same one.
 //
-// Threads: as StateCache says. A call that throws has changed nothing.
+// Threads: as LayerCache says. A call that throws has changed nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "cache/state_cache.h"
+#include "base/error.h"
+#include "cache/layer_cache.h"
 
 namespace kvtrie {
 
-// `count` rows that extend `sequence` from its length. `boundaries`: lengths at which states are wanted, ascending,
-// each above the present length and below the one at the end (that one is always kept).
-struct StateForwardRows {
-  SequenceId sequence = 0;
-  std::uint32_t count = 0;
-  std::vector<std::int32_t> boundaries;
-};
-
-// One open step of one cache. Destroying it before it is complete drops it.
-class PointForward {
- public:
-  PointForward() = default;
-  virtual ~PointForward() = default;
-  PointForward(const PointForward&) = delete;
-  PointForward& operator=(const PointForward&) = delete;
-
-  virtual bool complete() const noexcept = 0;  // every layer was written
-  // Of each sequence, as lengths: those that begin_step got. Another thread may drop the step meanwhile.
-  virtual std::vector<std::vector<std::int32_t>> boundaries() const = 0;
-  virtual std::vector<HeldState> take_captured_states(std::size_t index) = 0;  // at those of one sequence; once
-};
-using PointForwardPtr = std::shared_ptr<PointForward>;
-
-class PointCache : public StateCache {
+class PointCache : public LayerCache {
  public:
   std::uint32_t freed_by(const HeldState& state) const final {
-    std::uint32_t freed = 0;
-    for (std::size_t i = 0; i < state.slot_count(); ++i) freed += state.slot(i).holders() == 1 ? 1 : 0;
-    return freed;
+    const std::span<const SlotRef> slots = state.slots();
+    return static_cast<std::uint32_t>(
+        std::count_if(slots.begin(), slots.end(), [](const SlotRef& slot) { return slot.holders() == 1; }));
   }
 
   // --- lengths ---------------------------------------------------------------------------------------------------
   // The greatest length, at most `wanted`, at which what is held at `held` serves; 0: none.
   virtual std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept = 0;
   virtual std::uint32_t units_at(std::int32_t length) const noexcept = 0;  // that what is held at `length` has
-  // That a step from `begin` to `end` claims, with the states at `boundaries` inside it.
-  virtual std::uint32_t units_for(std::int32_t begin, std::int32_t end,
-                                  std::span<const std::int32_t> boundaries) const noexcept = 0;
-
-  // --- steps -----------------------------------------------------------------------------------------------------
-  // Claims what the rows need, or throws kCacheFull. kBusy: a sequence is in another one.
-  virtual PointForwardPtr begin_step(std::span<const StateForwardRows> rows) = 0;
-  virtual bool drop_step(PointForward& step) noexcept = 0;  // false: it was complete, or dropped before
+  bool can_resume(SequenceId id, std::int32_t position) const final {
+    const std::int32_t end = length(id);
+    return position == 0 || position == end || (position > 0 && position < end && cut_to(end, position) == position);
+  }
+  void truncate(SequenceId id, std::int32_t length) final {
+    if (length == this->length(id)) return;
+    require_resumable(id, length);
+    resume(id, length, hold(id, length));
+  }
+  void fork(SequenceId from, SequenceId to, std::int32_t length) final {
+    require_resumable(from, length);
+    resume(to, length, hold(from, length));
+  }
 
   // --- what is held ----------------------------------------------------------------------------------------------
-  virtual HeldState held(SequenceId id) const = 0;  // at its length; nothing at length 0
   // The part of a state that can go on at `length`. REQUIRES: cut_to gives it for the length at which the state was
   // held.
   virtual HeldState cut(const HeldState& state, std::int32_t length) const = 0;
@@ -82,11 +64,17 @@ class PointCache : public StateCache {
   // --- images ----------------------------------------------------------------------------------------------------
   // How what is held at `length` lies in host memory: contiguous, from offset 0. `image` must stay alive and, for
   // loading, unchanged until the completion is done.
-  virtual std::vector<StateSection> sections_at(std::int32_t length) const = 0;
+  virtual std::vector<StateSection> sections(std::int32_t length) const = 0;
   // For a page-in; throws kCacheFull. It has the bytes of its last owner until it is loaded.
-  virtual HeldState claim_at(std::int32_t length, Owner owner) = 0;
-  virtual CompletionPtr store_held(const HeldState& state, std::byte* image) = 0;
-  virtual CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) = 0;
+  virtual HeldState claim(std::int32_t length, Owner owner = kOwnCallers) = 0;
+  virtual CompletionPtr store_image(const HeldState& state, std::byte* image) = 0;
+  virtual CompletionPtr load_image(const HeldState& state, const std::byte* image, Owner owner = kOwnCallers) = 0;
+
+ private:
+  void require_resumable(SequenceId id, std::int32_t position) const {
+    require(can_resume(id, position), "point_cache", "length: got ", position, ", allowed 0, ", length(id),
+            " or one to which its state can be cut");
+  }
 };
 
 }  // namespace kvtrie

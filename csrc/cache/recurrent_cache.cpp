@@ -1,4 +1,4 @@
-// Creation, sequences, and what the prefix cache builds on.
+// Creation, sequences and owners.
 #include "cache/recurrent_cache.h"
 
 #include "cache/recurrent_cache_state.h"
@@ -8,51 +8,16 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 RecurrentCache::State::State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in)
-    : store(std::move(store_in)),
+    : CacheBase("recurrent_cache", layers_in, store_in->shape().layers),
+      store(std::move(store_in)),
       shape(store->shape()),
       pool(StatePool::create(shape.slots)),
-      layers(std::move(layers_in)) {
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const bool fresh = layer_index.emplace(layers[i], static_cast<std::uint32_t>(i)).second;
-    require(fresh, "recurrent_cache", "layers: got ", layers[i], " twice, allowed once");
-  }
-  const std::uint32_t stored = shape.layers;
-  require(layers.size() == stored, "recurrent_cache", "layers: got ", layers.size(), ", allowed ", stored,
-          " as the store has");
-}
+      layers(std::move(layers_in)) {}
 
 RecurrentCache::State::~State() {
   sequences.clear();
+  current.reset();
   pool->forget_listener();
-}
-
-std::uint32_t RecurrentCache::State::index_of(std::int32_t layer, const char* where) const {
-  const auto entry = layer_index.find(layer);
-  if (entry == layer_index.end()) {
-    fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", layer_index.size(),
-         " layers of this cache, ", layer_index.begin()->first, " to ", layer_index.rbegin()->first);
-  }
-  return entry->second;
-}
-
-StateSequence* RecurrentCache::State::find(SequenceId id) {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
-}
-
-const StateSequence* RecurrentCache::State::find(SequenceId id) const {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
-}
-
-StateSequence& RecurrentCache::State::known(SequenceId id, const char* where) {
-  StateSequence* sequence = find(id);
-  require(sequence != nullptr, where, "sequence: got ", id, ", allowed one of the ", sequences.size(), " open ones");
-  return *sequence;
-}
-
-void RecurrentCache::State::require_idle(const StateSequence& sequence, const char* where) const {
-  if (sequence.forward != nullptr) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
 }
 
 void RecurrentCache::State::make_idle(StateSequence& sequence, const char* where) {
@@ -62,16 +27,8 @@ void RecurrentCache::State::make_idle(StateSequence& sequence, const char* where
 }
 
 StateSequence& RecurrentCache::State::open(SequenceId id) {
-  if (StateSequence* sequence = find(id)) return *sequence;
-  require(id >= 0 && id < kFirstOpenedSequence, "recurrent_cache", "sequence: got ", id, ", allowed 0 to ",
-          kFirstOpenedSequence - 1);
-  return sequences[id];
-}
-
-void RecurrentCache::State::forget_if_empty(SequenceId id) noexcept {
-  const StateSequence* sequence = find(id);
-  if (sequence == nullptr || id >= kFirstOpenedSequence || sequence->length > 0) return;
-  if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
+  StateSequence* sequence = find(id);
+  return sequence != nullptr ? *sequence : add(id);
 }
 
 void RecurrentCache::State::take_over(std::span<const SlotRef> claimed, std::span<const Owner> by) {
@@ -135,11 +92,8 @@ void RecurrentCache::detach() noexcept {
 
 SequenceId RecurrentCache::open_sequence(Owner owner) {
   const MutexLock lock(state_->mutex);
-  const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
-  SequenceId id = state_->next_opened;
-  while (state_->find(id) != nullptr) id = next(id);
-  state_->sequences.try_emplace(id).first->second.owner = owner;
-  state_->next_opened = next(id);
+  const auto [id, sequence] = state_->add_next();
+  sequence->owner = owner;
   return id;
 }
 
@@ -153,8 +107,7 @@ void RecurrentCache::close_sequence(SequenceId id) noexcept {
 
 std::int32_t RecurrentCache::length(SequenceId id) const {
   const MutexLock lock(state_->mutex);
-  const StateSequence* sequence = state_->find(id);
-  return sequence == nullptr ? 0 : sequence->length;
+  return state_->length_of(id);
 }
 
 SlotRef RecurrentCache::slot(SequenceId id) const {
@@ -163,46 +116,9 @@ SlotRef RecurrentCache::slot(SequenceId id) const {
   return sequence == nullptr ? SlotRef() : sequence->slot;
 }
 
-void RecurrentCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
-  require(length == this->length(from), "recurrent_cache.fork", "length: got ", length, ", allowed ",
-          this->length(from), ": a state cannot be cut");
-  stand_at(to, length, slot(from));
-}
-
-void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) {
-  const char* where = "recurrent_cache.stand_at";
-  const MutexLock lock(state_->mutex);
-  StateSequence& sequence = state_->known(id, where);
-  require(slot ? length > 0 : length == 0, where, "length: got ", length, slot ? " with" : " without",
-          " a slot, allowed 0 without and 1 or more with one");
-  require(!slot || slot.belongs_to(*state_->pool), where, "slot: got one of another cache");
-  state_->make_idle(sequence, where);
-  state_->stand(sequence, length, std::move(slot));
-}
-
-SlotRef RecurrentCache::claim(Owner owner) {
-  const MutexLock lock(state_->mutex);
-  return std::move(state_->pool->claim(1, owner).front());
-}
-
 void RecurrentCache::count_owners() { state_->pool->count_owners(true); }
 
 std::uint32_t RecurrentCache::held_by(Owner owner) const { return state_->pool->held_by(owner); }
-
-CompletionPtr RecurrentCache::store_image(const SlotRef& slot, std::byte* image) {
-  const MutexLock lock(state_->mutex);
-  require(slot.belongs_to(*state_->pool), "recurrent_cache.store_image", "slot: got none, or one of another cache");
-  return state_->store->store_image(slot.slot(), image);
-}
-
-CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* image, Owner owner) {
-  const MutexLock lock(state_->mutex);
-  require(slot.belongs_to(*state_->pool), "recurrent_cache.load_image", "slot: got none, or one of another cache");
-  state_->pool->set_owner(slot.slot(), kForeign);
-  CompletionPtr loaded = state_->store->load_image(slot.slot(), image);
-  state_->pool->set_owner(slot.slot(), owner);
-  return loaded;
-}
 
 CompletionPtr RecurrentCache::mark() {
   const MutexLock lock(state_->mutex);

@@ -34,7 +34,7 @@ namespace kvtrie {
 
 class RecurrentCache;
 
-class StateForward final : public PointForward {
+class StateForward final : public LayerForward {
  public:
   struct State;  // private to cache/
   explicit StateForward(std::unique_ptr<State> state);
@@ -45,10 +45,8 @@ class StateForward final : public PointForward {
   std::vector<std::vector<std::int32_t>> boundaries() const override;
   std::vector<std::vector<std::int32_t>> row_boundaries() const;  // the same, counted from the sequence's first row
   std::vector<std::int32_t> row_starts() const;                   // per sequence, then the end of the last one
-  // Of a complete forward of begin_forward: the states at the boundaries of the i-th sequence, in order; once, then
-  // empty. Forwards of start_forward keep nothing: take_snapshots has the scheduled states.
-  std::vector<SlotRef> take_captured(std::size_t sequence);
-  std::vector<HeldState> take_captured_states(std::size_t index) override;
+  // Forwards of start_forward keep nothing: take_snapshots has the scheduled states.
+  std::vector<HeldState> take_captured(std::size_t sequence) override;
 
  private:
   friend class RecurrentCache;
@@ -82,11 +80,11 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   SequenceId open_sequence(Owner owner = kOwnCallers) override;  // zero state
   void close_sequence(SequenceId id) noexcept override;
   std::int32_t length(SequenceId id) const override;
-  void fork(SequenceId from, SequenceId to, std::int32_t length) override;  // REQUIRES: the length of `from`
+  SlotRef slot(SequenceId id) const;  // the present state; none at length 0
 
   // --- steps ---------------------------------------------------------------------------------------------------
-  // Claims a slot for the end and each boundary of every sequence, or throws kCacheFull. kBusy: in another forward.
-  StateForwardPtr begin_forward(std::span<const StateForwardRows> rows);
+  std::uint32_t units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t> boundaries) const override;
+  StateForwardPtr begin(std::span<const ForwardRows> rows);  // claims a slot for the end and each boundary
   // ops/recurrent.h. Rows are those of the forward in order. Each writes its half of the layer's states; a second time
   // is kArgument.
   Tensor conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight);
@@ -100,52 +98,41 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   // One entry per boundary plus the end, sequence after sequence. Throws kArgument for any other number. `conv` in any
   // float dtype, `delta` float32. One of them may be undefined: that half is written by another call.
   void put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta);
-  bool drop(StateForward& forward) noexcept;  // false: it was complete, or dropped before
+  bool drop(LayerForward& forward) noexcept override;
 
   // As CausalCache::start_forward; the rows of one sequence must be consecutive. Offsets of prepare_snapshots that lie
-  // inside become boundaries (in begin_forward, too). `padding`: rows at the end of `positions` with sequence -1 belong
+  // inside become boundaries (in begin, too). `padding`: rows at the end of `positions` with sequence -1 belong
   // to nobody: they give some output and change no state.
   StateForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                                 bool reserve = false);
   StateForwardPtr current_forward() const;
 
   // --- what the prefix cache builds on -------------------------------------------------------------------------
-  SlotRef slot(SequenceId id) const;                                // the present state; none at length 0
-  void stand_at(SequenceId id, std::int32_t length, SlotRef slot);  // takes that state; no slot: length 0
-  // For a page-in; throws kCacheFull. It has the bytes of its last owner until it is loaded.
-  SlotRef claim(Owner owner = kOwnCallers);
-  CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
-  CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
   CompletionPtr mark() override;
   void count_owners() override;
   std::uint32_t held_by(Owner owner) const override;
   void distrust_owners() override;
 
-  // point_cache.h: a state cannot be cut, and is one slot.
+  // A state cannot be cut, and is one slot.
   std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept override;
   std::uint32_t units_at(std::int32_t length) const noexcept override;
-  std::uint32_t units_for(std::int32_t begin, std::int32_t end,
-                          std::span<const std::int32_t> boundaries) const noexcept override;
-  PointForwardPtr begin_step(std::span<const StateForwardRows> rows) override;
-  bool drop_step(PointForward& step) noexcept override;
-  HeldState held(SequenceId id) const override;
+  HeldState hold(SequenceId id, std::int32_t length) const override;
   HeldState cut(const HeldState& state, std::int32_t length) const override;
   void resume(SequenceId id, std::int32_t length, HeldState state) override;
-  std::vector<StateSection> sections_at(std::int32_t length) const override;
-  HeldState claim_at(std::int32_t length, Owner owner) override;
-  CompletionPtr store_held(const HeldState& state, std::byte* image) override;
-  CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) override;
+  std::vector<StateSection> sections(std::int32_t length) const override;
+  HeldState claim(std::int32_t length, Owner owner = kOwnCallers) override;
+  CompletionPtr store_image(const HeldState& state, std::byte* image) override;  // state_store.h
+  CompletionPtr load_image(const HeldState& state, const std::byte* image, Owner owner = kOwnCallers) override;
 
   // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
-  // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
-  // are changes, too); one of begin_forward means kBusy.
+  // An incomplete forward of start_forward that a changed sequence is in is dropped (resume and prepare_snapshots
+  // are changes, too); one of begin means kBusy.
   using Snapshot = CacheSnapshot<RecurrentCache, RecurrentContents>;  // the slot of the state at `end`
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
   // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
-  bool can_resume(SequenceId id, std::int32_t position) const;  // 0 and the length
-  bool busy(SequenceId id) const;                           // in an open forward of begin_forward: changes are refused
+  bool busy(SequenceId id) const;                           // in an open forward of begin: changes are refused
   SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
   // True exactly when target is the snapshot's end (null: the sequence's length), whatever the sequence held before.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
@@ -169,6 +156,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
 
  private:
   friend class RecurrentHold;
+  LayerForwardPtr begin_any(std::span<const ForwardRows> rows) override { return begin(rows); }
   explicit RecurrentCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

@@ -1,7 +1,7 @@
 // The inside of a RecurrentCache: what its mutex guards.
 //
-//   recurrent_cache.cpp      creation, sequences, what the prefix cache builds on
-//   recurrent_points.cpp     the same, as point_cache.h has it for every kind
+//   recurrent_cache.cpp      creation, sequences, owners
+//   recurrent_points.cpp     what is held at a length: cut, resumed, and its images
 //   recurrent_forward.cpp    forwards: claims, completion, drops
 //   recurrent_layers.cpp     what is written in them: operations and states
 //   recurrent_hold.cpp       the same for all layers at once
@@ -13,34 +13,27 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "cache/cache_base.h"
 #include "cache/recurrent_cache.h"
+#include "cache/scheduled_captures.h"
 
 namespace kvtrie {
-
-// Scheduled captures: entry i of `captured` is for offsets[i] and covers the tokens from starts[i]. It stays null until
-// a forward, or the schedule itself, finds the sequence there.
-struct StateSchedule {
-  std::vector<std::int32_t> offsets, starts;
-  std::vector<RecurrentCache::SnapshotPtr> captured;
-};
 
 struct StateSequence {
   std::int32_t length = 0;
   SlotRef slot;  // none exactly at length 0
   Owner owner = kOwnCallers;
   StateForward::State* forward = nullptr;
-  StateSchedule schedule;
+  CaptureSchedule<RecurrentCache::SnapshotPtr> schedule;  // in any order: a state is taken where one is
 };
 
-struct RecurrentCache::State {
+struct RecurrentCache::State : CacheBase<StateSequence, StateForward> {
   State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in);
   ~State();  // slots that outlive the cache still go back to the pool, but tell nobody
 
@@ -49,26 +42,14 @@ struct RecurrentCache::State {
   const StateShape& shape;  // of the store
   const std::shared_ptr<StatePool> pool;
   const std::vector<std::int32_t> layers;
-  std::map<std::int32_t, std::uint32_t> layer_index;
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable Mutex mutex;
-  std::unordered_map<SequenceId, StateSequence> sequences KVTRIE_GUARDED_BY(mutex);
   std::vector<StateForward::State*> open_forwards KVTRIE_GUARDED_BY(mutex);
-  StateForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
-  SequenceId next_opened KVTRIE_GUARDED_BY(mutex) = kFirstOpenedSequence;
   bool attached KVTRIE_GUARDED_BY(mutex) = false;
 
-  std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  StateSequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
-  const StateSequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
-  StateSequence& known(SequenceId id, const char* where) KVTRIE_REQUIRES(mutex);  // kArgument for an unknown one
-  void require_idle(const StateSequence& sequence, const char* where) const KVTRIE_REQUIRES(mutex);
   // Readies a sequence for a change: drops the forward of start_forward that it is in; kBusy for any other.
   void make_idle(StateSequence& sequence, const char* where) KVTRIE_REQUIRES(mutex);
   StateSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
-  // The caller's own numbers need no entry at length 0.
-  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);
   // Slots claimed for these owners become theirs, cleared where they were another's.
   void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by) KVTRIE_REQUIRES(mutex);
   void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept KVTRIE_REQUIRES(mutex);
@@ -101,7 +82,7 @@ struct StateForward::State {
   std::weak_ptr<RecurrentCache::State> owner;
   std::atomic<Status> status = Status::kOpen;
   std::uint32_t rows = 0;       // padding included
-  bool keeps_captured = false;  // for take_captured: begin_forward's; else only schedules keep what they asked for
+  bool keeps_captured = false;  // for take_captured: of begin; else only schedules keep what they asked for
   std::vector<StateForwardSequence> sequences;
   std::vector<Written> written;  // per layer index
   std::size_t missing = 0;       // halves that are still to be written

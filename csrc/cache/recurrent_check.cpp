@@ -29,10 +29,7 @@ void check_sequence(SequenceId id, const StateSequence& sequence, const Recurren
   if (sequence.forward != nullptr && std::find(open.begin(), open.end(), sequence.forward) == open.end()) {
     faults.push_back(cat(who, ": its forward is not open"));
   }
-  const StateSchedule& schedule = sequence.schedule;
-  if (schedule.captured.size() != schedule.offsets.size() || schedule.starts.size() != schedule.offsets.size()) {
-    faults.push_back(cat(who, ": its schedule is torn"));
-  }
+  if (sequence.schedule.torn()) faults.push_back(cat(who, ": its schedule is torn"));
 }
 
 void check_in_forward(const StateForwardSequence& in_forward, const StateForward::State& forward,
@@ -95,7 +92,7 @@ std::string RecurrentCache::dump() const {
   std::map<SequenceId, const StateSequence*> ordered;
   for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);
   for (const auto& [id, sequence] : ordered) {
-    const StateSchedule& schedule = sequence->schedule;
+    const auto& schedule = sequence->schedule;
     const auto taken = std::count_if(schedule.captured.begin(), schedule.captured.end(),
                                      [](const SnapshotPtr& snapshot) { return snapshot != nullptr; });
     out << "sequence " << id << (sequence->forward != nullptr ? " open" : "") << " length " << sequence->length

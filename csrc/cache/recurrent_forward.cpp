@@ -18,8 +18,10 @@ constexpr const char* kForward = "recurrent_cache.forward";
 constexpr const char* kStartForward = "recurrent_cache.start_forward";
 
 // The lengths at which the sequence's rows ask for a state, and those of its schedule.
-std::vector<std::int32_t> boundaries_of(const StateForwardRows& rows, const StateSequence* sequence) {
+std::vector<std::int32_t> boundaries_of(const ForwardRows& rows, const StateSequence* sequence) {
   const std::int32_t begin = sequence == nullptr ? 0 : sequence->length;
+  require(rows.from < 0 || rows.from == begin, kForward, "from of sequence ", rows.sequence, ": got ", rows.from,
+          ", allowed its length, ", begin);
   require(rows.count >= 1, kForward, "rows of sequence ", rows.sequence, ": got 0, allowed 1 or more");
   require(rows.count <= static_cast<std::uint32_t>(kMaxLength - begin), kForward, "rows of sequence ", rows.sequence,
           ": got ", rows.count, " after ", begin, ", allowed up to length ", kMaxLength);
@@ -40,11 +42,11 @@ std::vector<std::int32_t> boundaries_of(const StateForwardRows& rows, const Stat
 }
 
 // The forward as it will be, without slots: nothing changes yet. `replaced`: a forward that will be dropped first.
-std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const StateForwardRows> wanted,
-                                   std::uint32_t padding, const ForwardState* replaced) KVTRIE_REQUIRES(state.mutex) {
+std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const ForwardRows> wanted, std::uint32_t padding,
+                                   const ForwardState* replaced) KVTRIE_REQUIRES(state.mutex) {
   auto forward = std::make_unique<ForwardState>();
   forward->status = Status::kDropped;  // until everything is in place
-  for (const StateForwardRows& rows : wanted) {
+  for (const ForwardRows& rows : wanted) {
     const StateSequence* sequence = state.find(rows.sequence);
     if (sequence != nullptr && sequence->forward != replaced) state.require_idle(*sequence, kForward);
     StateForwardSequence& in_forward = forward->sequences.emplace_back();
@@ -74,24 +76,15 @@ void require_room(const CacheState& state, std::uint64_t needed, std::uint64_t g
                           counts);
 }
 
-// Sequences that do not exist yet come into being with the forward, or not at all.
-struct OpenedHere {
-  CacheState& state;
-  std::vector<SequenceId> ids;
-  ~OpenedHere() {
-    for (const SequenceId id : ids) state.forget_if_empty(id);
-  }
-};
-
 // REQUIRES: the room for the forward's slots is there once `replaced` (may be null) is dropped, which happens when
 // nothing can fail any more.
-StateForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, ForwardState* replaced)
+StateForwardPtr open_forward(CacheState& state, std::unique_ptr<ForwardState> planned, ForwardState* replaced)
     KVTRIE_REQUIRES(state.mutex) {
   ForwardState& forward = *planned;
   std::vector<SlotRef> claimed(forward.slots());
   std::vector<Owner> owners;
   owners.reserve(claimed.size());
-  OpenedHere opened{state, {}};
+  OpenedHere<CacheState> opened{state, {}};
   opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   StateForwardPtr result = std::make_shared<StateForward>(std::move(planned));
@@ -152,7 +145,7 @@ bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
 void RecurrentCache::State::complete(StateForward::State& forward) {
   std::vector<std::pair<SnapshotPtr*, SnapshotPtr>> captures;
   for (StateForwardSequence& in_forward : forward.sequences) {
-    StateSchedule& schedule = find(in_forward.id)->schedule;
+    auto& schedule = find(in_forward.id)->schedule;
     for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
       const std::int32_t offset = schedule.offsets[i];
       if (offset <= in_forward.begin || offset > in_forward.end()) continue;
@@ -160,7 +153,7 @@ void RecurrentCache::State::complete(StateForward::State& forward) {
       ensure(offset == in_forward.end() || (at != in_forward.boundaries.end() && *at == offset), kForward,
              "boundaries: no ", offset, " for sequence ", in_forward.id);
       const SlotRef& slot = in_forward.slots[static_cast<std::size_t>(at - in_forward.boundaries.begin())];
-      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.starts[i], offset, forward.owner));
+      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.start(i), offset, forward.owner));
     }
   }
   for (auto& [place, snapshot] : captures) *place = std::move(snapshot);
@@ -213,7 +206,7 @@ std::vector<std::int32_t> StateForward::row_starts() const {
   return starts;
 }
 
-std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
+std::vector<HeldState> StateForward::take_captured(std::size_t sequence) {
   const char* where = "recurrent_cache.take_captured";
   require(sequence < state_->sequences.size(), where, "sequence: got ", sequence, ", allowed 0 to ",
           state_->sequences.size() - 1);
@@ -221,16 +214,21 @@ std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
   if (!owner) fail(ErrorKind::kClosed, where, "the cache is gone");
   const MutexLock lock(owner->mutex);
   require(state_->status == Status::kComplete, where, "the forward is not complete");
-  return std::exchange(state_->sequences[sequence].slots, {});
+  std::vector<HeldState> states;
+  std::vector<SlotRef>& slots = state_->sequences[sequence].slots;
+  states.reserve(slots.size());
+  for (SlotRef& slot : slots) states.emplace_back(std::move(slot));
+  slots.clear();
+  return states;
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
-StateForwardPtr RecurrentCache::begin_forward(std::span<const StateForwardRows> rows) {
+StateForwardPtr RecurrentCache::begin(std::span<const ForwardRows> rows) {
   require(!rows.empty(), kForward, "rows: got none, allowed 1 or more");
   const MutexLock lock(state_->mutex);
   std::set<SequenceId> ids;
-  for (const StateForwardRows& each : rows) {
+  for (const ForwardRows& each : rows) {
     state_->known(each.sequence, kForward);
     require(ids.insert(each.sequence).second, kForward, "sequence: got ", each.sequence, " twice, allowed once");
   }
@@ -238,14 +236,14 @@ StateForwardPtr RecurrentCache::begin_forward(std::span<const StateForwardRows> 
   planned->keeps_captured = true;
   require_room(*state_, planned->slots(), 0);
   planned->owner = state_;
-  return begin(*state_, std::move(planned), nullptr);
+  return open_forward(*state_, std::move(planned), nullptr);
 }
 
 namespace {
 
 // Rows one by one, as consecutive rows of sequences; returns the number of padding rows at the end.
 std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> positions,
-                         std::span<const SequenceId> sequences, std::vector<StateForwardRows>& wanted)
+                         std::span<const SequenceId> sequences, std::vector<ForwardRows>& wanted)
     KVTRIE_REQUIRES(state.mutex) {
   std::set<SequenceId> ids;
   for (std::size_t row = 0; row < positions.size(); ++row) {
@@ -262,7 +260,7 @@ std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> 
     if (wanted.empty() || wanted.back().sequence != id) {
       require(ids.insert(id).second, kStartForward, "sequences: got ", id, " again in row ", row,
               ", allowed one run of rows for each sequence");
-      wanted.push_back({id, 0, {}});
+      wanted.push_back({id, 0});
     }
     const StateSequence* sequence = state.find(id);
     const std::int64_t expected = (sequence == nullptr ? 0 : sequence->length) + std::int64_t{wanted.back().count};
@@ -277,20 +275,18 @@ std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> 
 
 StateForwardPtr RecurrentCache::start_forward(std::span<const std::int32_t> positions,
                                               std::span<const SequenceId> sequences, bool reserve) {
-  require(!positions.empty(), kStartForward, "positions: got none, allowed 1 or more");
-  require(positions.size() <= INT32_MAX, kStartForward, "positions: got ", positions.size(), ", allowed ", INT32_MAX);
-  require(positions.size() == sequences.size(), kStartForward, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, kStartForward);
   const MutexLock lock(state_->mutex);
   ForwardState* replaced = state_->current ? state_->current->state_.get() : nullptr;
   if (replaced != nullptr && replaced->status != Status::kOpen) replaced = nullptr;
-  std::vector<StateForwardRows> wanted;
+  std::vector<ForwardRows> wanted;
   const std::uint32_t padding = group_rows(*state_, positions, sequences, wanted);
   std::unique_ptr<ForwardState> planned = plan(*state_, wanted, padding, replaced);
   require_room(*state_, planned->slots(), replaced == nullptr ? 0 : replaced->slots());
   if (reserve) return nullptr;
   planned->owner = state_;
-  state_->current = begin(*state_, std::move(planned), replaced);  // the one before is not open: its end needs no lock
+  state_->current =
+      open_forward(*state_, std::move(planned), replaced);  // the one before is not open: its end needs no lock
   return state_->current;
 }
 
@@ -300,9 +296,14 @@ StateForwardPtr RecurrentCache::current_forward() const {
   return state_->current;
 }
 
-bool RecurrentCache::drop(StateForward& forward) noexcept {
+std::uint32_t RecurrentCache::units_for(SequenceId, std::int32_t, std::span<const std::int32_t> boundaries) const {
+  return static_cast<std::uint32_t>(boundaries.size()) + 1;
+}
+
+bool RecurrentCache::drop(LayerForward& forward) noexcept {
+  auto* const own = dynamic_cast<StateForward*>(&forward);
   const MutexLock lock(state_->mutex);
-  return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
+  return own != nullptr && own->state_->owner.lock() == state_ && state_->discard(*own->state_);
 }
 
 }  // namespace kvtrie

@@ -1,4 +1,4 @@
-// A recurrent cache as one of those that have states at single lengths (point_cache.h).
+// What is held of a recurrent cache at a length (point_cache.h): cut, resumed, and its images.
 #include "cache/recurrent_cache_state.h"
 
 namespace kvtrie {
@@ -16,40 +16,54 @@ std::int32_t RecurrentCache::cut_to(std::int32_t held, std::int32_t wanted) cons
 
 std::uint32_t RecurrentCache::units_at(std::int32_t length) const noexcept { return length > 0 ? 1 : 0; }
 
-std::uint32_t RecurrentCache::units_for(std::int32_t, std::int32_t,
-                                        std::span<const std::int32_t> boundaries) const noexcept {
-  return static_cast<std::uint32_t>(boundaries.size()) + 1;
+HeldState RecurrentCache::hold(SequenceId id, std::int32_t length) const {
+  return length > 0 ? HeldState(slot(id)) : HeldState();
 }
-
-PointForwardPtr RecurrentCache::begin_step(std::span<const StateForwardRows> rows) { return begin_forward(rows); }
-
-bool RecurrentCache::drop_step(PointForward& step) noexcept {
-  auto* forward = dynamic_cast<StateForward*>(&step);
-  return forward != nullptr && drop(*forward);
-}
-
-HeldState RecurrentCache::held(SequenceId id) const { return HeldState(slot(id)); }
 
 HeldState RecurrentCache::cut(const HeldState& state, std::int32_t) const { return state.share(); }
 
-void RecurrentCache::resume(SequenceId id, std::int32_t length, HeldState state) { stand_at(id, length, state.slot()); }
-
-std::vector<StateSection> RecurrentCache::sections_at(std::int32_t) const { return state_sections(shape()); }
-
-HeldState RecurrentCache::claim_at(std::int32_t, Owner owner) { return HeldState(claim(owner)); }
-
-CompletionPtr RecurrentCache::store_held(const HeldState& state, std::byte* image) {
-  return store_image(state.slot(), image);
+void RecurrentCache::resume(SequenceId id, std::int32_t length, HeldState state) {
+  const char* where = "recurrent_cache.resume";
+  const MutexLock lock(state_->mutex);
+  StateSequence& sequence = state_->known(id, where);
+  SlotRef slot = state.slot();
+  require(slot ? length > 0 : length == 0, where, "length: got ", length, slot ? " with" : " without",
+          " a slot, allowed 0 without and 1 or more with one");
+  require(!slot || slot.belongs_to(*state_->pool), where, "slot: got one of another cache");
+  state_->make_idle(sequence, where);
+  state_->stand(sequence, length, std::move(slot));
 }
 
-CompletionPtr RecurrentCache::load_held(const HeldState& state, const std::byte* image, Owner owner) {
-  return load_image(state.slot(), image, owner);
+std::vector<StateSection> RecurrentCache::sections(std::int32_t) const { return state_sections(shape()); }
+
+HeldState RecurrentCache::claim(std::int32_t, Owner owner) {
+  const MutexLock lock(state_->mutex);
+  return HeldState(std::move(state_->pool->claim(1, owner).front()));
 }
 
-std::vector<HeldState> StateForward::take_captured_states(std::size_t index) {
-  std::vector<HeldState> states;
-  for (SlotRef& slot : take_captured(index)) states.emplace_back(std::move(slot));
-  return states;
+namespace {
+
+// Of the one slot of a state.
+Slot slot_in(const HeldState& state, const StatePool& pool, const char* where) {
+  const bool own = state.slots().size() == 1 && state.slots().front().belongs_to(pool);
+  require(own, where, "slot: got none, or one of another cache");
+  return state.slots().front().slot();
+}
+
+}  // namespace
+
+CompletionPtr RecurrentCache::store_image(const HeldState& state, std::byte* image) {
+  const MutexLock lock(state_->mutex);
+  return state_->store->store_image(slot_in(state, *state_->pool, "recurrent_cache.store_image"), image);
+}
+
+CompletionPtr RecurrentCache::load_image(const HeldState& state, const std::byte* image, Owner owner) {
+  const MutexLock lock(state_->mutex);
+  const Slot slot = slot_in(state, *state_->pool, "recurrent_cache.load_image");
+  state_->pool->set_owner(slot, kForeign);
+  CompletionPtr loaded = state_->store->load_image(slot, image);
+  state_->pool->set_owner(slot, owner);
+  return loaded;
 }
 
 }  // namespace kvtrie

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cache/cache_snapshot_contents.h"
-#include "cache/capture_offsets.h"
 #include "cache/recurrent_cache_state.h"
 
 namespace kvtrie {
@@ -68,10 +67,7 @@ void RecurrentCache::remove(SequenceId id, std::int32_t begin, std::optional<std
   const char* where = "recurrent_cache.remove";
   const MutexLock lock(state_->mutex);
   StateSequence* sequence = state_->find(id);
-  const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
-  const std::int32_t stop = end.value_or(length);
-  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
-  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  const std::int32_t length = state_->length_of(id), stop = end_of_removal(begin, end, length, where);
   if (begin == stop) return;
   if (stop < length) {
     fail(ErrorKind::kNotSupported, where, "tokens ", begin, " to ", stop, " of ", length,
@@ -81,10 +77,6 @@ void RecurrentCache::remove(SequenceId id, std::int32_t begin, std::optional<std
   state_->make_idle(*sequence, where);
   state_->stand(*sequence, 0, {});
   state_->forget_if_empty(id);
-}
-
-bool RecurrentCache::can_resume(SequenceId id, std::int32_t position) const {
-  return position == 0 || position == length(id);
 }
 
 // ---- snapshots ----------------------------------------------------------------------------------------------------
@@ -101,8 +93,7 @@ bool RecurrentCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::in
   const char* where = "recurrent_cache.restore";
   const MutexLock lock(state_->mutex);
   if (!snapshot) {
-    const StateSequence* sequence = state_->find(id);
-    return target == (sequence == nullptr ? 0 : sequence->length);
+    return target == state_->length_of(id);
   }
   require_usable(*snapshot->contents_, state_, where);
   if (target != snapshot->end()) return false;
@@ -142,19 +133,12 @@ void RecurrentCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> 
   const char* where = "recurrent_cache.prepare_snapshots";
   const MutexLock lock(state_->mutex);
   const StateSequence* existing = state_->find(id);
-  const std::int32_t length = existing == nullptr ? 0 : existing->length;
-  require(existing == nullptr || existing->schedule.offsets.empty(), where,
-          "the schedule before was not taken: call take_snapshots first");
-  require_offsets(offsets, length, where);
-  if (offsets.empty()) return;
-  StateSchedule schedule;
-  schedule.captured.resize(offsets.size());
-  schedule.starts.push_back(length);
-  schedule.starts.insert(schedule.starts.end(), offsets.begin(), offsets.end() - 1);
-  if (offsets.front() == length && length > 0) {
+  const std::int32_t length = state_->length_of(id);
+  CaptureSchedule<SnapshotPtr> schedule(existing == nullptr ? nullptr : &existing->schedule, std::move(offsets), length,
+                                        where);
+  if (schedule.offsets.empty()) return;
+  if (schedule.offsets.front() == length && length > 0)
     schedule.captured.front() = State::make_snapshot(existing->slot, length, length, state_);
-  }
-  schedule.offsets = std::move(offsets);
   StateSequence& sequence = state_->open(id);
   state_->make_idle(sequence, where);  // the boundaries of an open forward are fixed
   sequence.schedule = std::move(schedule);
@@ -162,12 +146,7 @@ void RecurrentCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> 
 
 std::vector<SnapshotPtr> RecurrentCache::take_snapshots(SequenceId id) {
   const MutexLock lock(state_->mutex);
-  StateSequence* sequence = state_->find(id);
-  if (sequence == nullptr) return {};
-  std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);
-  sequence->schedule = {};
-  state_->forget_if_empty(id);
-  return captured;
+  return take_captured(*state_, id);
 }
 
 bool RecurrentCache::busy(SequenceId id) const {

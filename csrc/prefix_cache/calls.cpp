@@ -241,7 +241,7 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
   }
   if (lower.disk() != nullptr) lower.disk()->keep_files();
   remove_all(entry);
-  for (StateCache* cache : caches.all) cache->detach();
+  for (LayerCache* cache : caches.all) cache->detach();
   lower.close_disk();  // another cache may open the folder
 }
 

@@ -151,18 +151,18 @@ namespace {
 // Attaches caches one after another; those it got are detached again unless all were.
 class Attachment {
  public:
-  void add(StateCache& cache) {
+  void add(LayerCache& cache) {
     attached_.reserve(attached_.size() + 1);
     cache.attach();
     attached_.push_back(&cache);
   }
   void keep() noexcept { attached_.clear(); }
   ~Attachment() {
-    for (StateCache* cache : attached_) cache->detach();
+    for (LayerCache* cache : attached_) cache->detach();
   }
 
  private:
-  std::vector<StateCache*> attached_;
+  std::vector<LayerCache*> attached_;
 };
 
 }  // namespace
@@ -170,7 +170,7 @@ class Attachment {
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
-  for (StateCache* cache : state->caches.all) {
+  for (LayerCache* cache : state->caches.all) {
     attachment.add(*cache);
     if (state->options.quotas) cache->count_owners();
   }

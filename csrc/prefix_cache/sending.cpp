@@ -102,7 +102,7 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
   arriving->memory = blob->memory();
   if (point.on_device) {
     arriving->gathers.push_back(
-        owner.store_held(state_.caches.states_among(point.held)[cache], arriving->memory->data()));
+        owner.store_image(state_.caches.states_among(point.held)[cache], arriving->memory->data()));
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }

@@ -13,7 +13,6 @@ Step::~Step() {
   if (cache_ == nullptr || open_.complete) return;
   if (!cache_->state().home.is_here()) {  // their locks may be held for ever
     leave_as_it_is(open_.forwards);
-    leave_as_it_is(open_.state_forwards);
     return;
   }
   Entry entry(cache_->state(), /*allow_closed=*/true);
@@ -49,7 +48,7 @@ Step::Recurrent Step::recurrent_of(std::int32_t layer) const {
   auto* cache = dynamic_cast<RecurrentCache*>(cache_->states()[owner].get());
   require(cache != nullptr, "step", "layer: got ", layer,
           ", whose cache is of another kind, allowed a recurrent layer");
-  return {*cache, static_cast<StateForward&>(*open_.state_forwards[owner])};
+  return {*cache, static_cast<StateForward&>(open_.of_states(owner))};
 }
 
 std::vector<std::vector<HeldState>> Step::states_before() const {
@@ -63,9 +62,7 @@ std::vector<std::vector<HeldState>> Step::states_before() const {
 
 void Step::finish_if_complete() {
   const auto complete = [](const auto& each) { return each->complete(); };
-  if (open_.complete || !std::all_of(open_.forwards.begin(), open_.forwards.end(), complete) ||
-      !std::all_of(open_.state_forwards.begin(), open_.state_forwards.end(), complete))
-    return;
+  if (open_.complete || !std::all_of(open_.forwards.begin(), open_.forwards.end(), complete)) return;
   {
     Entry entry(cache_->state());
     cache_->state().complete(*this);
@@ -90,11 +87,11 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
                     const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
   CausalCache& cache = *cache_->caches()[owner];
-  cache.check_query(*open_.forwards[owner], q, options);
+  cache.check_query(open_.of_attention(owner), q, options);
   pace(cache);
-  cache.put(*open_.forwards[owner], layer, k, v);
+  cache.put(open_.of_attention(owner), layer, k, v);
   attended_ = true;
-  Tensor out = cache.attend(*open_.forwards[owner], layer, q, options);
+  Tensor out = cache.attend(open_.of_attention(owner), layer, q, options);
   finish_if_complete();
   return out;
 }
@@ -103,7 +100,7 @@ Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOpt
                         const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
   pace(*cache_->caches()[owner]);
-  Tensor out = cache_->caches()[owner]->attend_qkv(*open_.forwards[owner], layer, qkv, projection, options);
+  Tensor out = cache_->caches()[owner]->attend_qkv(open_.of_attention(owner), layer, qkv, projection, options);
   attended_ = true;
   finish_if_complete();
   return out;
@@ -111,25 +108,26 @@ Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOpt
 
 void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order) {
   const std::size_t owner = attention_of(layer);
-  cache_->caches()[owner]->put(*open_.forwards[owner], layer, k, v, order);
+  cache_->caches()[owner]->put(open_.of_attention(owner), layer, k, v, order);
   finish_if_complete();
 }
 
 CausalCache::History Step::get(std::int32_t layer, RowOrder order) {
   const std::size_t owner = attention_of(layer);
-  return cache_->caches()[owner]->get(*open_.forwards[owner], layer, order);
+  return cache_->caches()[owner]->get(open_.of_attention(owner), layer, order);
 }
 
 Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
   attended_ = true;
-  return cache_->caches()[owner]->attend(*open_.forwards[owner], layer, q, options);
+  return cache_->caches()[owner]->attend(open_.of_attention(owner), layer, q, options);
 }
 
 void Step::set_causal(std::span<const std::uint32_t> except) {
   require_kept();
   require(!attended_, "step.set_causal", "the step has attended already: call it before");
-  for (std::size_t i = 0; i < open_.forwards.size(); ++i) cache_->caches()[i]->set_causal(*open_.forwards[i], except);
+  for (std::size_t i = 0; i < cache_->caches().size(); ++i)
+    cache_->caches()[i]->set_causal(open_.of_attention(i), except);
 }
 
 // ---- states -------------------------------------------------------------------------------------------------------
@@ -162,8 +160,8 @@ RecurrentCache::States Step::states(std::int32_t layer) {
 }
 
 std::vector<std::vector<std::int32_t>> Step::boundaries() const {
-  if (open_.state_forwards.empty()) return std::vector<std::vector<std::int32_t>>(sessions_.size());
-  return open_.state_forwards.front()->boundaries();
+  if (cache_->states().empty()) return std::vector<std::vector<std::int32_t>>(sessions_.size());
+  return open_.of_states(0).boundaries();
 }
 
 void Step::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) {
@@ -172,9 +170,9 @@ void Step::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delt
   finish_if_complete();
 }
 
-void Step::write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write) {
+void Step::write_states(std::int32_t layer, const std::function<void(PointCache&, LayerForward&)>& write) {
   const std::size_t owner = state_of(layer);
-  write(*cache_->states()[owner], *open_.state_forwards[owner]);
+  write(*cache_->states()[owner], open_.of_states(owner));
   finish_if_complete();
 }
 

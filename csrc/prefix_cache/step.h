@@ -63,7 +63,7 @@ class Step {
 
   // For kinds of states that have no operations above: `write` is given the cache that has the layer and its open step,
   // which is complete once that says so.
-  void write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write);
+  void write_states(std::int32_t layer, const std::function<void(PointCache&, LayerForward&)>& write);
 
   bool complete() const noexcept { return open_.complete; }
   bool dropped() const noexcept { return open_.dropped; }

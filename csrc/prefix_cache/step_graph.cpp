@@ -38,7 +38,9 @@ std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
 }
 
 // REQUIRES: device_of() its cache is not null.
-StateForward& recurrent(const PointForwardPtr& forward) { return static_cast<StateForward&>(*forward); }
+StateForward& recurrent(const OpenStep& step, std::size_t state) {
+  return static_cast<StateForward&>(step.of_states(state));
+}
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return false;
@@ -65,13 +67,11 @@ Tensor StepGraphs::replay(Step& step) {
   Tensor logits;
   {
     std::vector<CausalHold> holds;
-    for (std::size_t i = 0; i < step.open_.forwards.size(); ++i)
-      holds.emplace_back(*step.cache()->caches()[i], *step.open_.forwards[i]);
+    for (std::size_t i = 0; i < step.cache()->caches().size(); ++i)
+      holds.emplace_back(*step.cache()->caches()[i], step.open_.of_attention(i));
     std::vector<RecurrentHold> state_holds;
-    for (std::size_t i = 0; i < step.open_.state_forwards.size(); ++i) {
-      state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]),
-                               recurrent(step.open_.state_forwards[i]));
-    }
+    for (std::size_t i = 0; i < step.cache()->states().size(); ++i)
+      state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]), recurrent(step.open_, i));
     const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
     states.reserve(state_holds.size());
@@ -142,7 +142,7 @@ StepGraphs::Stats StepGraphs::stats() const {
 StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
     : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {
   const std::vector<std::vector<HeldState>> of_sessions = step_->states_before();
-  before_.resize(of_sessions.empty() ? 0 : step_->open_.state_forwards.size());
+  before_.resize(of_sessions.empty() ? 0 : step_->cache()->states().size());
   for (std::size_t cache = 0; cache < before_.size(); ++cache)
     for (const std::vector<HeldState>& states : of_sessions) before_[cache].push_back(states[cache].slot());
 }
@@ -150,8 +150,8 @@ StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, c
 // The caches of the step as it left them; empty, with the reason, when they no longer are.
 std::vector<CausalHold> StepRecording::holds() {
   std::vector<CausalHold> holds;
-  for (std::size_t i = 0; i < step_->open_.forwards.size(); ++i) {
-    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->open_.forwards[i]);
+  for (std::size_t i = 0; i < step_->cache()->caches().size(); ++i) {
+    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], step_->open_.of_attention(i));
     if (!hold) {
       reason_ = "the step's cells moved before it could be replayed";
       return {};
@@ -172,7 +172,7 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
     std::vector<std::vector<ops::StateRows>> states;
     for (std::size_t i = 0; i < before_.size(); ++i)
-      states.push_back(RecurrentHold::rows_again(recurrent(step_->open_.state_forwards[i]), before_[i]));
+      states.push_back(RecurrentHold::rows_again(recurrent(step_->open_, i), before_[i]));
     again = graph.replay({step_->tokens(), tables, states});
   }
   if (same_bits(again, logits)) return true;
@@ -189,8 +189,8 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
-  for (const PointForwardPtr& forward : step_->open_.state_forwards)
-    states.push_back(RecurrentHold::recorded(recurrent(forward)));
+  for (std::size_t i = 0; i < step_->cache()->states().size(); ++i)
+    states.push_back(RecurrentHold::recorded(recurrent(step_->open_, i)));
   auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), tables, states}, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }

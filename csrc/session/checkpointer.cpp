@@ -31,8 +31,8 @@ std::vector<WantedPoint> Checkpointer::wanted_between(const Cursor& cursor, std:
 std::vector<HeldState> Checkpointer::states_of(const Cursor& cursor) const {
   std::vector<HeldState> held;
   held.reserve(caches_.states.size());
-  for (std::size_t i = 0; i < caches_.states.size(); ++i)
-    held.push_back(caches_.states[i]->held(caches_.states_among(cursor.sequences)[i]));
+  for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i)
+    held.push_back(caches_.all[i]->hold(cursor.sequences[i], caches_.all[i]->length(cursor.sequences[i])));
   return held;
 }
 
@@ -46,11 +46,8 @@ void Checkpointer::make_point(Cursor& cursor, std::int32_t offset, PointKind kin
   if (cursor.atomic.inside(offset)) return;
   std::vector<HeldState> held(caches_.all.size());
   for (const std::size_t i : caches_.windowed) {
-    const SequenceId id = cursor.sequences[i];
-    const std::int32_t floor = caches_.attention[i]->visibility().floor(offset);
-    if (floor >= offset) continue;
-    if (floor < caches_.attention[i]->held_from(id)) return;
-    held[i] = HeldState(caches_.attention[i]->share(id, floor, offset));
+    if (!caches_.all[i]->can_resume(cursor.sequences[i], offset)) return;
+    held[i] = caches_.all[i]->hold(cursor.sequences[i], offset);
   }
   std::move(states.begin(), states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches_.attention.size()));
   points_.put(node_ending_at(trie_, cursor.node, offset), kind, std::move(held));

@@ -63,10 +63,7 @@ class CursorUndo {
       of_.removal.try_join(reached);
     }
     if (!kept_.empty()) return std::swap(cursor_.sequences, kept_);
-    for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
-      of_.caches.attention[i]->start_at(cursor_.sequences[i], 0);
-    for (std::size_t i = 0; i < of_.caches.states.size(); ++i)
-      of_.caches.states[i]->resume(of_.caches.states_among(cursor_.sequences)[i], 0, {});
+    for (std::size_t i = 0; i < of_.caches.all.size(); ++i) of_.caches.all[i]->truncate(cursor_.sequences[i], 0);
   }
 
   const CursorTree& of_;

@@ -13,7 +13,7 @@ void Cursors::open(Cursor& cursor, std::string_view name_space, Owner owner) {
   cursor.owner = owner;
   cursor.name_space = std::string(name_space);
   cursor.sequences.reserve(of_.caches.all.size());
-  for (StateCache* cache : of_.caches.all) cursor.sequences.push_back(cache->open_sequence(owner));
+  for (LayerCache* cache : of_.caches.all) cursor.sequences.push_back(cache->open_sequence(owner));
   of_.sessions.add(&cursor);
   try {
     cursor.node = of_.trie.root(name_space);
@@ -68,10 +68,7 @@ void Cursors::lose(Cursor& cursor) {
   cursor.publish = false;
   cursor.tail_shared_to = 0;
   cursor.set_tail(cursor.recorded_keys(), 0);
-  for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
-    of_.caches.attention[i]->start_at(cursor.sequences[i], 0);
-  for (std::size_t i = 0; i < of_.caches.states.size(); ++i)
-    of_.caches.states[i]->resume(state_sequence(cursor, i), 0, {});
+  for (std::size_t i = 0; i < of_.caches.all.size(); ++i) of_.caches.all[i]->truncate(cursor.sequences[i], 0);
   Node* node = std::exchange(cursor.node, of_.trie.root(cursor.name_space));
   of_.trie.lock(cursor.node);
   of_.trie.unlock(node);

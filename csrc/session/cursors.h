@@ -96,8 +96,8 @@ class Cursors {
   void borrow_full(Cursor& cursor, const Node* node);
   void stand_on_window(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
   void stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target);
-  void take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t length);
-  void take_back_state(Cursor& cursor, std::size_t state, const Node* kept, std::int32_t length);
+  void take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, const Node* kept,
+                 std::int32_t length);
   void borrow_ahead(Cursor& cursor, const Path& path);
   SequenceId state_sequence(const Cursor& cursor, std::size_t state) const {
     return of_.caches.states_among(cursor.sequences)[state];

@@ -132,20 +132,18 @@ std::int32_t Cursors::reachable_back(const Cursor& cursor, std::int32_t length) 
       .target;
 }
 
-void Cursors::take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t length) {
-  CausalCache& owner = *of_.caches.attention[cache];
+// What the sequence holds itself stays its own; else it comes from the path, and states from `kept`.
+void Cursors::take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, const Node* kept,
+                        std::int32_t length) {
   const SequenceId id = cursor.sequences[cache];
-  if (owner.can_resume(id, length)) return owner.truncate(id, length);
-  owner.start_at(id, owner.visibility().floor(length));
-  stand_on_window(cursor, cache, nodes, length);
-}
-
-void Cursors::take_back_state(Cursor& cursor, std::size_t state, const Node* kept, std::int32_t length) {
-  PointCache& owner = *of_.caches.states[state];
-  const SequenceId id = state_sequence(cursor, state);
-  const bool own = owner.cut_to(cursor.computed, length) == length;
-  if (length == 0) return owner.resume(id, length, {});
-  owner.resume(id, length, own ? owner.cut(owner.held(id), length) : of_.checkpointer.cut_from(kept, state, length));
+  if (of_.caches.all[cache]->can_resume(id, length)) return of_.caches.all[cache]->truncate(id, length);
+  if (cache < of_.caches.attention.size()) {
+    CausalCache& owner = *of_.caches.attention[cache];
+    owner.start_at(id, owner.visibility().floor(length));
+    return stand_on_window(cursor, cache, nodes, length);
+  }
+  const std::size_t state = cache - of_.caches.attention.size();
+  of_.caches.states[state]->resume(id, length, of_.checkpointer.cut_from(kept, state, length));
 }
 
 void Cursors::go_back(Cursor& cursor, std::int32_t length) {
@@ -157,10 +155,9 @@ void Cursors::go_back(Cursor& cursor, std::int32_t length) {
   const bool split_off = std::find(path.nodes.begin(), path.nodes.end(), node) == path.nodes.end();
   if (points && split_off && !node->is_root()) path.nodes.push_back(node);
   of_.checkpointer.share_live_state(path.nodes, length);
-  for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) take_back(cursor, i, path.nodes, length);
   Node* const kept = of_.planner.point_for(path.nodes, length);
   if (kept != nullptr) of_.points.go_back_to(kept);
-  for (std::size_t i = 0; i < of_.caches.states.size(); ++i) take_back_state(cursor, i, kept, length);
+  for (std::size_t i = 0; i < of_.caches.all.size(); ++i) take_back(cursor, i, path.nodes, kept, length);
   cursor.computed = length;
   if (length < cursor.published()) move_to(cursor, node);
   undo.forget();

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
-#include "cache/point_cache.h"
 #include "session/step_times.h"
 #include "tree/cursor.h"
 
@@ -21,14 +20,17 @@ struct OpenStep {
   std::vector<std::uint32_t> counts;               // rows of each cursor
   Tokens tokens;                                   // [rows]
   std::vector<std::int32_t> positions, sequences;  // [rows]; sequences: indices into `cursors`
-  std::vector<ForwardPtr> forwards;                // one per attention cache
-  std::vector<PointForwardPtr> state_forwards;     // one per cache of states
+  std::vector<LayerForwardPtr> forwards;           // one per cache, those of attention first
+  std::size_t attention = 0;                       // how many those are
   std::vector<std::vector<WantedPoint>> captures;  // of each cursor: inside the step, or at its end
-  std::vector<std::vector<HeldState>> before;      // of each cursor: its states when the step began
+  std::vector<std::vector<HeldState>> before;      // of each cursor: its states when the step began; none without any
   StepTiming timing;                               // set once the call that made it is over
   std::atomic<bool> complete{false}, dropped{false};
 
   Cursor& cursor(std::size_t index) const noexcept { return *cursors[index]; }
+  // By the number among the caches of attention, or of states. REQUIRES: claimed.
+  Forward& of_attention(std::size_t index) const { return static_cast<Forward&>(*forwards[index]); }
+  LayerForward& of_states(std::size_t index) const { return *forwards[attention + index]; }
   // The length that a cursor will have; before completion.
   std::int32_t end(std::size_t index) const noexcept {
     return cursors[index]->computed + static_cast<std::int32_t>(counts[index]);

@@ -36,10 +36,11 @@ void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const 
   step.cursors.push_back(&cursor);
   step.counts.push_back(count);
   if (caches_.has_points()) step.captures.push_back(checkpointer_.wanted_between(cursor, end));
+  if (!caches_.states.empty()) step.before.push_back(checkpointer_.states_of(cursor));
 }
 
 bool Steps::captures_fit(const OpenStep& step, const Allowed& allowed) const {
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+  for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i) {
     if (units_for(step, i, PointKind::kNone, allowed) > allowed.units[i]) return false;
   }
   return true;
@@ -67,12 +68,8 @@ std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const
 
 void Steps::add_needs(const OpenStep& step, std::size_t session, Needs& needs) const {
   const Cursor& cursor = step.cursor(session);
-  for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
-    const std::int32_t held = caches_.attention[i]->length(cursor.sequences[i]);
-    if (step.end(session) > held) needs[i] += static_cast<std::uint32_t>(step.end(session) - held);
-  }
-  for (std::size_t i = 0; i < caches_.states.size(); ++i)
-    needs[caches_.attention.size() + i] += caches_.states[i]->units_for(cursor.computed, step.end(session), {});
+  for (std::size_t i = 0; i < caches_.all.size(); ++i)
+    needs[i] += caches_.all[i]->units_for(cursor.sequences[i], step.end(session), {});
 }
 
 std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
@@ -87,11 +84,12 @@ std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
   return claims;
 }
 
-std::uint32_t Steps::units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const {
+std::uint32_t Steps::units_for(const OpenStep& step, std::size_t cache, PointKind least, const Allowed& whose) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     if (!whose.concerns(step.cursor(s))) continue;
-    units += caches_.states[state]->units_for(step.cursor(s).computed, step.end(s), step.boundaries_inside(s, least));
+    const SequenceId id = step.cursor(s).sequences[cache];
+    units += caches_.all[cache]->units_for(id, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
 }
@@ -103,20 +101,19 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std:
   std::vector<Allowed> allowed;
   allowed.reserve(claims.size());
   for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    const std::size_t number = caches_.attention.size() + i;
+  for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i) {
     for (std::size_t c = 0; c < claims.size(); ++c) {
-      const std::uint32_t needed = claims[c].needs[number];
-      claims[c].needs[number] = units_for(step, i, PointKind::kEnd, allowed[c]);
-      device_budget_.try_free_slots(number, claims, PointKind::kBranch);
-      claims[c].needs[number] = units_for(step, i, PointKind::kNone, allowed[c]);
-      const std::vector<std::uint32_t> units = device_budget_.try_free_slots(number, claims, PointKind::kSpaced);
-      claims[c].needs[number] = std::max(needed, units[c]);
+      const std::uint32_t needed = claims[c].needs[i];
+      claims[c].needs[i] = units_for(step, i, PointKind::kEnd, allowed[c]);
+      device_budget_.try_free_slots(i, claims, PointKind::kBranch);
+      claims[c].needs[i] = units_for(step, i, PointKind::kNone, allowed[c]);
+      const std::vector<std::uint32_t> units = device_budget_.try_free_slots(i, claims, PointKind::kSpaced);
+      claims[c].needs[i] = std::max(needed, units[c]);
       for (std::size_t other = 0; other < claims.size(); ++other)
-        if (units[other] < claims[other].needs[number]) claims[c].needs[number] = needed;
+        if (units[other] < claims[other].needs[i]) claims[c].needs[i] = needed;
     }
-    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(claims[c].needs[number]);
   }
+  for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units = claims[c].needs;
   return allowed;
 }
 
@@ -128,62 +125,48 @@ void Steps::find_slots_for_captures(OpenStep& step, std::span<Claim> claims) {
   for (const Allowed& each : slots_for_captures(step, claims)) totals_.skipped_captures += trim_captures(step, each);
 }
 
-void Steps::claim_cells(OpenStep& step, std::size_t cache) const {
+LayerForwardPtr Steps::begin(const OpenStep& step, std::size_t cache) const {
   std::vector<ForwardRows> rows;
-  for (std::size_t s = 0; s < step.cursors.size(); ++s)
-    rows.push_back({step.cursor(s).sequences[cache], step.counts[s], step.cursor(s).computed});
-  step.forwards.push_back(caches_.attention[cache]->begin_forward(rows));
-}
-
-void Steps::claim_states(OpenStep& step, std::size_t state) const {
-  std::vector<StateForwardRows> rows;
+  rows.reserve(step.cursors.size());
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
-    const SequenceId id = caches_.states_among(step.cursor(s).sequences)[state];
-    rows.push_back({id, step.counts[s], step.boundaries_inside(s, PointKind::kNone)});
+    const Cursor& cursor = step.cursor(s);
+    ForwardRows& each = rows.emplace_back(ForwardRows{cursor.sequences[cache], step.counts[s], {}, cursor.computed});
+    if (cache >= step.attention) each.boundaries = step.boundaries_inside(s, PointKind::kNone);
   }
-  step.state_forwards.push_back(caches_.states[state]->begin_step(rows));
+  return caches_.all[cache]->begin(rows);
 }
 
 void Steps::claim(OpenStep& step) {
   std::vector<Claim> claims = claims_of(step);
   device_budget_.make_room(claims);
   if (!caches_.states.empty()) find_slots_for_captures(step, claims);
-  for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);
+  step.attention = caches_.attention.size();
+  step.forwards.reserve(caches_.all.size());
+  for (std::size_t i = 0; i < caches_.all.size(); ++i) step.forwards.push_back(begin(step, i));
 }
 
 // ---- dropped ------------------------------------------------------------------------------------------------------
 
-// To where the cursor stands.
-void Steps::go_back(const Cursor& cursor, std::size_t cache) noexcept {
-  CausalCache& owner = *caches_.attention[cache];
-  const SequenceId id = cursor.sequences[cache];
-  const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
-  owner.truncate(id, std::max(cursor.computed, ahead));
-}
-
-void Steps::go_back(OpenStep& step, std::size_t index, std::size_t state) noexcept {
+// To where the cursor stands, or as far ahead as it borrows.
+void Steps::go_back(OpenStep& step, std::size_t index, std::size_t cache) noexcept {
+  LayerCache& owner = *caches_.all[cache];
   const Cursor& cursor = step.cursor(index);
-  const SequenceId id = caches_.states_among(cursor.sequences)[state];
+  const SequenceId id = cursor.sequences[cache];
+  if (cache < step.attention) return owner.truncate(id, std::max(cursor.computed, owner.borrowed_length(id)));
+  const std::size_t state = cache - step.attention;
   caches_.states[state]->resume(id, cursor.computed, std::move(step.before[index][state]));
 }
 
 // A cache whose layers were all written has moved its sequences on already: they go back.
-void Steps::drop_cells(OpenStep& step, std::size_t cache) noexcept {
-  if (caches_.attention[cache]->drop(*step.forwards[cache])) return;
-  for (std::size_t s = 0; s < step.cursors.size(); ++s) go_back(step.cursor(s), cache);
-}
-
-void Steps::drop_states(OpenStep& step, std::size_t state) noexcept {
-  if (caches_.states[state]->drop_step(*step.state_forwards[state])) return;
-  for (std::size_t s = 0; s < step.cursors.size(); ++s) go_back(step, s, state);
+void Steps::drop(OpenStep& step, std::size_t cache) noexcept {
+  if (caches_.all[cache]->drop(*step.forwards[cache])) return;
+  for (std::size_t s = 0; s < step.cursors.size(); ++s) go_back(step, s, cache);
 }
 
 void Steps::drop(OpenStep& step) noexcept {
   if (step.complete || step.dropped) return;
   step.dropped = true;
-  for (std::size_t i = 0; i < step.forwards.size(); ++i) drop_cells(step, i);
-  for (std::size_t i = 0; i < step.state_forwards.size(); ++i) drop_states(step, i);
+  for (std::size_t i = 0; i < step.forwards.size(); ++i) drop(step, i);
   step.before.clear();
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     if (step.cursor(s).open_step == &step) step.cursor(s).open_step = nullptr;
@@ -201,7 +184,7 @@ void Steps::drop_open(Cursor& cursor) noexcept {
 void Steps::make_points(OpenStep& step, std::size_t index) {
   Cursor& cursor = step.cursor(index);
   std::vector<std::vector<HeldState>> captured;
-  for (const PointForwardPtr& forward : step.state_forwards) captured.push_back(forward->take_captured_states(index));
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) captured.push_back(step.of_states(i).take_captured(index));
   std::size_t inside = 0;
   for (const WantedPoint& wanted : step.captures[index]) {
     if (wanted.offset == cursor.computed) {
@@ -230,8 +213,7 @@ void Steps::share_result(OpenStep& step, std::size_t index) {
 void Steps::take_back(OpenStep& step, std::size_t index) noexcept {
   Cursor& cursor = step.cursor(index);
   cursor.computed -= static_cast<std::int32_t>(step.counts[index]);
-  for (std::size_t i = 0; i < caches_.attention.size(); ++i) go_back(cursor, i);
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) go_back(step, index, i);
+  for (std::size_t i = 0; i < caches_.all.size(); ++i) go_back(step, index, i);
 }
 
 // All rows are stored: it does not fail any more. If there is no memory to publish tokens, they stay the cursor's own

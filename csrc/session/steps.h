@@ -51,29 +51,26 @@ class Steps {
   void drop_open(Cursor& cursor) noexcept;
 
  private:
-  // Units of each of `states` that sessions of one group of namespaces may claim.
+  // Units of each cache that sessions of one group of namespaces may claim.
   struct Allowed {
     Group group;
-    std::vector<std::uint32_t> units;
+    Needs units;
     bool concerns(const Cursor& cursor) const { return cursor.node->group() == group; }
   };
   void add_needs(const OpenStep& step, std::size_t session, Needs& needs) const;
   std::vector<Claim> claims_of(const OpenStep& step) const;  // one for each group
   void find_slots_for_captures(OpenStep& step, std::span<Claim> claims);
   std::vector<Allowed> slots_for_captures(const OpenStep& step, std::span<Claim> claims);
-  // Of cache `state`: that the step claims, with captures of kinds from `least` on.
-  std::uint32_t units_for(const OpenStep& step, std::size_t state, PointKind least, const Allowed& whose) const;
+  // That the step claims of a cache, with captures of kinds from `least` on.
+  std::uint32_t units_for(const OpenStep& step, std::size_t cache, PointKind least, const Allowed& whose) const;
   bool captures_fit(const OpenStep& step, const Allowed& allowed) const;
   // Claims no more than that; how many captures went for it.
   std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;
-  void claim_cells(OpenStep& step, std::size_t cache) const;
-  void claim_states(OpenStep& step, std::size_t state) const;
-  void drop_cells(OpenStep& step, std::size_t cache) noexcept;
-  void drop_states(OpenStep& step, std::size_t state) noexcept;
+  LayerForwardPtr begin(const OpenStep& step, std::size_t cache) const;
+  void drop(OpenStep& step, std::size_t cache) noexcept;
   void make_points(OpenStep& step, std::size_t index);
   void share_result(OpenStep& step, std::size_t index);
-  void go_back(const Cursor& cursor, std::size_t cache) noexcept;
-  void go_back(OpenStep& step, std::size_t index, std::size_t state) noexcept;
+  void go_back(OpenStep& step, std::size_t index, std::size_t cache) noexcept;
   void take_back(OpenStep& step, std::size_t index) noexcept;
 
   const CacheTable& caches_;

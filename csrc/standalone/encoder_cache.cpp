@@ -10,56 +10,23 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 EncoderCache::State::State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in)
-    : store(std::move(store_in)),
+    : CacheBase("encoder_cache", layers_in, store_in->shape().layers),
+      store(std::move(store_in)),
       shape(store->shape()),
       pool(CellPool::create(shape.cells)),
-      layers(std::move(layers_in)) {
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const bool fresh = layer_index.emplace(layers[i], static_cast<std::uint32_t>(i)).second;
-    require(fresh, "encoder_cache", "layers: got ", layers[i], " twice, allowed once");
-  }
-  const std::uint32_t stored = shape.layers;
-  require(layers.size() == stored, "encoder_cache", "layers: got ", layers.size(), ", allowed ", stored,
-          " as the store has");
-}
+      layers(std::move(layers_in)) {}
 
 EncoderCache::State::~State() {
   sequences.clear();
+  current.reset();
   pool->on_free = nullptr;
-}
-
-std::uint32_t EncoderCache::State::index_of(std::int32_t layer, const char* where) const {
-  const auto entry = layer_index.find(layer);
-  if (entry == layer_index.end()) {
-    fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", layer_index.size(),
-         " layers of this cache, ", layer_index.begin()->first, " to ", layer_index.rbegin()->first);
-  }
-  return entry->second;
-}
-
-EncoderSequence* EncoderCache::State::find(SequenceId id) {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
-}
-
-const EncoderSequence* EncoderCache::State::find(SequenceId id) const {
-  const auto entry = sequences.find(id);
-  return entry == sequences.end() ? nullptr : &entry->second;
 }
 
 EncoderSequence& EncoderCache::State::open(SequenceId id) {
   if (EncoderSequence* sequence = find(id)) return *sequence;
-  require(id >= 0 && id < kFirstOpenedSequence, "encoder_cache", "sequence: got ", id, ", allowed 0 to ",
-          kFirstOpenedSequence - 1);
-  EncoderSequence& sequence = sequences.try_emplace(id, *pool).first->second;
+  EncoderSequence& sequence = add(id, *pool);
   sequence.epoch = ++stamp;
   return sequence;
-}
-
-void EncoderCache::State::forget_if_empty(SequenceId id) noexcept {
-  const EncoderSequence* sequence = find(id);
-  if (sequence == nullptr || sequence->length > 0) return;
-  if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
 }
 
 void EncoderCache::State::require_sound(const char* where) const {

@@ -29,10 +29,7 @@ void check_sequence(SequenceId id, const EncoderSequence& sequence, const Encode
   if (forward != nullptr && (forward != state.unended() || forward->find(id) == nullptr)) {
     faults.push_back(cat(who, ": its forward is not open"));
   }
-  const EncoderSchedule& schedule = sequence.schedule;
-  if (schedule.captured.size() != schedule.offsets.size() || schedule.fired > schedule.offsets.size()) {
-    faults.push_back(cat(who, ": its schedule is torn"));
-  }
+  if (sequence.schedule.torn()) faults.push_back(cat(who, ": its schedule is torn"));
 }
 
 void check_forward(const EncoderForward::State& forward, const EncoderCache::State& state, Faults& faults)

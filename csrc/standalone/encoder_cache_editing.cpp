@@ -6,9 +6,7 @@ namespace kvtrie {
 void EncoderCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "encoder_cache.copy_prefix";
   const MutexLock lock(state_->mutex);
-  const EncoderSequence* source = state_->find(from);
-  require(source != nullptr, where, "sequence: got ", from, ", allowed one of the ", state_->sequences.size(),
-          " open ones");
+  const EncoderSequence* source = &state_->known(from, where);
   const std::int32_t whole = state_->length(from);
   require(length >= 0 && length <= whole, where, "length: got ", length, ", allowed 0 to ", whole);
   const bool has_item = source->has_item() && source->position < length;
@@ -28,10 +26,7 @@ void EncoderCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t leng
 void EncoderCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "encoder_cache.remove";
   const MutexLock lock(state_->mutex);
-  const std::int32_t length = state_->length(id);
-  const std::int32_t stop = end.value_or(length);
-  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
-  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  const std::int32_t length = state_->length(id), stop = end_of_removal(begin, end, length, where);
   if (begin == stop) return;
   EncoderSequence& sequence = *state_->find(id);
   state_->make_idle(id);

@@ -83,21 +83,12 @@ void require_room(const CacheState& state, std::uint64_t needed, const ForwardSt
                           counts);
 }
 
-// Sequences that do not exist yet come into being with the forward, or not at all.
-struct OpenedHere {
-  CacheState& state;
-  std::vector<SequenceId> ids;
-  ~OpenedHere() {
-    for (const SequenceId id : ids) state.forget_if_empty(id);
-  }
-};
-
 // REQUIRES: the room for the items is there once `before` (may be null) has ended. That ends last, so that it stays
 // when memory runs out; first only where its cells are needed.
 EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, std::span<const EncoderItem> items,
                         std::uint64_t cells, ForwardState* before) KVTRIE_REQUIRES(state.mutex) {
   ForwardState& forward = *planned;
-  OpenedHere opened{state, {}};
+  OpenedHere<CacheState> opened{state, {}};
   opened.ids.reserve(forward.sequences.size());
   EncoderForwardPtr result = std::make_shared<EncoderForward>(std::move(planned));
   for (EncoderForwardSequence& in_forward : forward.sequences) {
@@ -135,11 +126,7 @@ void advance(CacheState& state, EncoderForwardSequence& in_forward, Captured& ca
     sequence.position = in_forward.item_position;
     in_forward.epoch = sequence.epoch = ++state.stamp;
   }
-  EncoderSchedule& schedule = sequence.schedule;
-  for (EncoderCache::SnapshotPtr& snapshot : captured) {
-    schedule.cursor = schedule.offsets[schedule.fired];
-    schedule.captured[schedule.fired++] = std::move(snapshot);
-  }
+  sequence.schedule.fire(captured);
 }
 
 }  // namespace
@@ -240,11 +227,7 @@ bool EncoderForward::complete() const noexcept {
 EncoderForwardPtr EncoderCache::start_forward(std::span<const std::int32_t> positions,
                                               std::span<const SequenceId> sequences, bool reserve,
                                               std::span<const EncoderItem> items) {
-  require(!positions.empty(), kWhere, "positions: got none, allowed 1 or more");
-  require(positions.size() <= static_cast<std::size_t>(kMaxLength), kWhere, "positions: got ", positions.size(),
-          ", allowed ", kMaxLength);
-  require(positions.size() == sequences.size(), kWhere, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, kWhere);
   const MutexLock lock(state_->mutex);
   state_->require_sound(kWhere);
   ForwardState* before = state_->unended();

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cache/cache_snapshot_contents.h"
-#include "cache/capture_offsets.h"
 #include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
@@ -51,6 +50,11 @@ Restoring plan_restore(std::int32_t length, const Contents* contents, std::int32
   return {contents->start <= length, false, std::min(contents->start, target)};
 }
 
+// Rows without an item came before what is scheduled next, or are in what is taken.
+void end_text(EncoderCache::State& state, const EncoderSequence& sequence) KVTRIE_REQUIRES(state.mutex) {
+  if (sequence.forward != nullptr && !sequence.forward->brings) state.end(*sequence.forward);
+}
+
 }  // namespace
 
 std::uint64_t EncoderContents::bytes(bool alone) const {
@@ -66,14 +70,9 @@ std::uint64_t EncoderContents::bytes(bool alone) const {
 std::vector<SnapshotPtr> EncoderCache::State::capture(const EncoderSequence& sequence, const CellSpans& cells,
                                                       std::int32_t position, std::int32_t length,
                                                       const std::shared_ptr<State>& self) const {
-  const EncoderSchedule& schedule = sequence.schedule;
-  std::vector<SnapshotPtr> captured;
-  std::int32_t cursor = schedule.cursor;
-  for (std::size_t i = schedule.fired; i < schedule.offsets.size() && schedule.offsets[i] <= length; ++i) {
-    captured.push_back(make_snapshot(self, cells, position, cursor, schedule.offsets[i]));
-    cursor = schedule.offsets[i];
-  }
-  return captured;
+  return sequence.schedule.due(length, [&](std::int32_t start, std::int32_t offset) {
+    return make_snapshot(self, cells, position, start, offset);
+  });
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
@@ -153,32 +152,18 @@ void EncoderCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> of
   const char* where = "encoder_cache.prepare_snapshots";
   const MutexLock lock(state_->mutex);
   const EncoderSequence* existing = state_->find(id);
-  const std::int32_t length = state_->length(id);
-  require(existing == nullptr || existing->schedule.offsets.empty(), where,
-          "the schedule before was not taken: call take_snapshots first");
-  require_offsets(offsets, length, where);
-  if (offsets.empty()) return;
-  EncoderSchedule schedule;
-  schedule.captured.resize(offsets.size());
-  schedule.cursor = length;
-  if (offsets.front() == length) schedule.fired = 1;  // of no width: stays null
-  schedule.offsets = std::move(offsets);
+  CaptureSchedule<SnapshotPtr> schedule(existing == nullptr ? nullptr : &existing->schedule, std::move(offsets),
+                                        state_->length(id), where);
+  if (schedule.offsets.empty()) return;
   EncoderSequence& sequence = state_->open(id);
-  const bool text = sequence.forward != nullptr && !sequence.forward->brings;
-  if (text) state_->end(*sequence.forward);  // its rows came before
+  end_text(*state_, sequence);
   sequence.schedule = std::move(schedule);
 }
 
 std::vector<SnapshotPtr> EncoderCache::take_snapshots(SequenceId id) {
   const MutexLock lock(state_->mutex);
-  EncoderSequence* sequence = state_->find(id);
-  if (sequence == nullptr) return {};
-  const bool text = sequence->forward != nullptr && !sequence->forward->brings;
-  if (text) state_->end(*sequence->forward);
-  std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);
-  sequence->schedule = {};
-  state_->forget_if_empty(id);
-  return captured;
+  if (const EncoderSequence* sequence = state_->find(id)) end_text(*state_, *sequence);
+  return take_captured(*state_, id);
 }
 
 template class CacheSnapshot<EncoderCache, EncoderContents>;

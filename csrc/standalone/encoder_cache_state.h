@@ -18,25 +18,17 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "cache/cache_base.h"
+#include "cache/scheduled_captures.h"
 #include "standalone/encoder_cache.h"
 
 namespace kvtrie {
-
-// Scheduled captures: entry i of `captured` is for offsets[i]; the first `fired` are done.
-struct EncoderSchedule {
-  std::vector<std::int32_t> offsets;
-  std::vector<EncoderCache::SnapshotPtr> captured;
-  std::size_t fired = 0;
-  std::int32_t cursor = 0;  // where the next capture starts; moves only when one fires
-};
 
 struct EncoderSequence {
   explicit EncoderSequence(CellPool& pool) : cells(pool, true) {}
@@ -45,13 +37,13 @@ struct EncoderSequence {
   std::int32_t position = 0;                 // of the item
   std::int32_t length = 0;                   // without the rows of a forward that has not ended
   EncoderForward::State* forward = nullptr;  // while that is kText or kOpen
-  EncoderSchedule schedule;
+  CaptureSchedule<EncoderCache::SnapshotPtr> schedule;
   std::uint64_t epoch = 0;  // changes with the item
 
   bool has_item() const noexcept { return !cells.empty(); }
 };
 
-struct EncoderCache::State {
+struct EncoderCache::State : CacheBase<EncoderSequence, EncoderForward> {
   State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in);
   ~State();  // lists that outlive the cache still release, but tell nobody
 
@@ -60,21 +52,13 @@ struct EncoderCache::State {
   const KvShape& shape;  // of the store
   const std::shared_ptr<CellPool> pool;
   const std::vector<std::int32_t> layers;
-  std::map<std::int32_t, std::uint32_t> layer_index;
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable Mutex mutex;
-  std::unordered_map<SequenceId, EncoderSequence> sequences KVTRIE_GUARDED_BY(mutex);
-  EncoderForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
-  std::uint64_t stamp KVTRIE_GUARDED_BY(mutex) = 0;    // of epochs
-  std::uint64_t layout KVTRIE_GUARDED_BY(mutex) = 0;   // changes when cells move
-  bool damaged KVTRIE_GUARDED_BY(mutex) = false;       // a device failure left cells with unknown bytes
+  std::uint64_t stamp KVTRIE_GUARDED_BY(mutex) = 0;   // of epochs
+  std::uint64_t layout KVTRIE_GUARDED_BY(mutex) = 0;  // changes when cells move
+  bool damaged KVTRIE_GUARDED_BY(mutex) = false;      // a device failure left cells with unknown bytes
 
-  std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  EncoderSequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
-  const EncoderSequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
-  EncoderSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);          // existing or new
-  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);  // numbers need no entry at length 0
+  EncoderSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
   void require_sound(const char* where) const KVTRIE_REQUIRES(mutex);
   std::int32_t length(SequenceId id) const KVTRIE_REQUIRES(mutex);         // the rows of a kText forward count
   EncoderForward::State* unended() const noexcept KVTRIE_REQUIRES(mutex);  // the forward that is kText or kOpen; null

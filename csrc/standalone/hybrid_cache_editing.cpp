@@ -106,10 +106,7 @@ void HybridCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t lengt
 void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "hybrid_cache.remove";
   const MutexLock lock(state_->mutex);
-  const std::int32_t length = state_->length(id);
-  const std::int32_t stop = end.value_or(length);
-  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
-  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  const std::int32_t length = state_->length(id), stop = end_of_removal(begin, end, length, where);
   if (begin == stop && (end || state_->is_level(id))) return;
   state_->take_back_torn(id);
   const bool to_end = stop == length;

@@ -3,7 +3,6 @@
 #include <tuple>
 
 #include "cache/cache_snapshot_contents.h"
-#include "cache/capture_offsets.h"
 #include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {
@@ -119,15 +118,9 @@ void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
   state_->take_back_torn(id);
   const std::int32_t length = state_->level(id, where);
   require(state_->schedules.count(id) == 0, where, "the schedule before was not taken: call take_snapshots first");
-  HybridSchedule schedule;
-  require_offsets(offsets, length, where);
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    schedule.starts.push_back(i == 0 ? length : offsets[i - 1]);
-  }
+  HybridSchedule schedule{{nullptr, offsets, length, where}, std::vector<bool>(offsets.size(), false)};
   if (offsets.empty()) return;
   state_->check_change(id, where);
-  schedule.offsets = offsets;
-  schedule.lost.assign(offsets.size(), false);
   const auto entry = state_->schedules.emplace(id, std::move(schedule)).first;
   std::size_t prepared = 0;
   try {
@@ -148,7 +141,7 @@ std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
   const HybridSchedule schedule = state_->schedules.at(id);
   std::vector<SnapshotPtr> taken;
   for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
-    taken.push_back(std::make_shared<Snapshot>(make_contents(state_, schedule.starts[i], schedule.offsets[i])));
+    taken.push_back(std::make_shared<Snapshot>(make_contents(state_, schedule.start(i), schedule.offsets[i])));
   }
   for (std::size_t component = 0; component < state_->components.size(); ++component) {
     const std::vector<ComponentSnapshot> captured = state_->components[component]->take_snapshots(id);

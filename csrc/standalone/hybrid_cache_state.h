@@ -21,6 +21,8 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "cache/cache_base.h"
+#include "cache/scheduled_captures.h"
 #include "standalone/hybrid_cache.h"
 #include "standalone/hybrid_cache_component.h"
 
@@ -33,9 +35,8 @@ struct HybridMember {
   std::vector<ComponentSnapshot> held;
 };
 
-struct HybridSchedule {
-  std::vector<std::int32_t> offsets, starts;  // a capture covers [start, offset)
-  std::vector<bool> lost;                     // it was made in a step that was taken back
+struct HybridSchedule : CaptureSchedule<HybridCache::SnapshotPtr> {
+  std::vector<bool> lost;  // of each offset: it was captured in a step that was taken back
 };
 
 struct HybridCache::State {

@@ -140,9 +140,7 @@ void CacheState::empty(SequenceId id, std::int32_t length) noexcept {
 
 void HybridCache::start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                                 bool reserve, std::span<const EncoderItem> items) {
-  require(!positions.empty(), kWhere, "positions: got none, allowed 1 or more");
-  require(positions.size() == sequences.size(), kWhere, "sequences: got ", sequences.size(), ", allowed ",
-          positions.size(), " as positions has");
+  require_rows(positions, sequences, kWhere);
   check_items(*state_, items.size());
   const HybridRows rows{positions, sequences, items};
   const MutexLock lock(state_->mutex);

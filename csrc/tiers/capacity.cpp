@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kSetLimits = "set_limits";
 
 // `units` of these caches as wanted: 0 for the capacity, none for what it is now.
-void choose(std::span<StateCache* const> caches, const std::vector<std::optional<std::uint32_t>>& wanted,
+void choose(std::span<LayerCache* const> caches, const std::vector<std::optional<std::uint32_t>>& wanted,
             std::uint32_t* units, const char* name) {
   require(wanted.empty() || wanted.size() == caches.size(), kSetLimits, name, ": got ", wanted.size(),
           " entries, allowed one for each of the ", caches.size(), " caches");
@@ -85,7 +85,7 @@ void Capacity::require_floors(const Caps& wanted) const {
 
 Caps Capacity::caps() const {
   Caps caps;
-  for (const StateCache* cache : caches_.all) caps.units.push_back(cache->limit());
+  for (const LayerCache* cache : caches_.all) caps.units.push_back(cache->limit());
   if (host_ != nullptr) caps.host = host_->cap();
   if (lower_.disk() != nullptr) caps.disk = lower_.disk()->budget().cap();
   return caps;
@@ -93,7 +93,7 @@ Caps Capacity::caps() const {
 
 Caps Capacity::caps_for(const Limits& limits, std::uint64_t aside) const {
   Caps result = caps();
-  const std::span<StateCache* const> all = caches_.all;
+  const std::span<LayerCache* const> all = caches_.all;
   choose(all.first(caches_.attention.size()), limits.held_cells, result.units.data(), "held_cells");
   choose(all.subspan(caches_.attention.size()), limits.held_slots, result.units.data() + caches_.attention.size(),
          "held_slots");
@@ -146,7 +146,7 @@ void Capacity::change(const Caps& wanted) {
   if (host_ != nullptr && !lower_.lower_host_cap(wanted.host)) refuse("host_bytes", wanted.host, host_->used());
   device_budget_.make_room(needs_for(wanted));
   for (std::size_t i = 0; i < caches_.all.size(); ++i) {
-    StateCache& cache = *caches_.all[i];
+    LayerCache& cache = *caches_.all[i];
     if (cache.set_limit(wanted.units[i])) continue;
     refuse(i < caches_.attention.size() ? "held_cells" : "held_slots", wanted.units[i],
            cache.limit() - cache.free_units());

@@ -127,8 +127,7 @@ std::uint32_t DeviceBudget::freeable_slots(std::size_t number, std::uint32_t eno
   const auto count = [&](const Node* node) {
     if (node == in_use_.point) return false;
     const HeldState& held = state_of(node).point().held[number];
-    for (std::size_t i = 0; i < held.slot_count(); ++i)
-      found += ++let_go[held.slot(i).slot()] == held.slot(i).holders() ? 1 : 0;
+    for (const SlotRef& slot : held.slots()) found += ++let_go[slot.slot()] == slot.holders() ? 1 : 0;
     return found >= enough;
   };
   of_.points.victim(of_.orders.place_of(number), PointKind::kUser, count, &may);

@@ -38,7 +38,7 @@ std::optional<BlobSlice> HostCopies::store_state(const Node* node, std::size_t s
       Blob::allocate(budget_of(node), held.units() * cache.bytes_per_unit(), blob_sections(cache, node->end()));
   if (blob == nullptr) return std::nullopt;
   CompletionPtr& stored = expect_bytes(blob);
-  stored = cache.store_held(held, blob->memory()->data());
+  stored = cache.store_image(held, blob->memory()->data());
   return BlobSlice{std::move(blob)};
 }
 

@@ -61,9 +61,9 @@ void Loader::load_slice(std::size_t cache, const SpanList& cells, const BlobSlic
 
 HeldState Loader::load_state(std::size_t number, const RestorePoint& point, std::int32_t length) {
   PointCache& owner = *tree_.caches.states[number];
-  HeldState state = owner.claim_at(length, owner_);
+  HeldState state = owner.claim(length, owner_);
   const Stage& stage = stages_.of(tree_.caches.states_among(point.copies)[number].blob);
-  pending_load_->read(stage.memory, [&] { return owner.load_held(state, stage.memory->data(), owner_); });
+  pending_load_->read(stage.memory, [&] { return owner.load_image(state, stage.memory->data(), owner_); });
   return state;
 }
 

@@ -24,9 +24,9 @@ Layers index_layers(const std::vector<std::shared_ptr<Cache>>& caches, const Lay
   return owners;
 }
 
-std::vector<StateCache*> in_order(const std::vector<std::shared_ptr<CausalCache>>& attention,
+std::vector<LayerCache*> in_order(const std::vector<std::shared_ptr<CausalCache>>& attention,
                                   const std::vector<std::shared_ptr<PointCache>>& states) {
-  std::vector<StateCache*> all;
+  std::vector<LayerCache*> all;
   all.reserve(attention.size() + states.size());
   for (const auto& cache : attention) all.push_back(cache.get());
   for (const auto& cache : states) all.push_back(cache.get());
@@ -57,9 +57,9 @@ std::uint32_t smallest(const std::vector<std::shared_ptr<CausalCache>>& caches, 
 static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kAttention) == CacheIdentity::kAttention);
 static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kRecurrent) == CacheIdentity::kRecurrent);
 
-std::vector<SnapshotCache> identities_of(const std::vector<StateCache*>& caches) {
+std::vector<SnapshotCache> identities_of(const std::vector<LayerCache*>& caches) {
   std::vector<SnapshotCache> identities;
-  for (const StateCache* cache : caches) {
+  for (const LayerCache* cache : caches) {
     CacheIdentity own = cache->identity();
     own.shape.insert(own.shape.end(), cache->layers().begin(), cache->layers().end());
     identities.push_back({static_cast<SnapshotCache::Kind>(own.kind), own.format, std::move(own.shape)});
@@ -105,7 +105,7 @@ std::size_t CacheTable::state_number(std::int32_t layer, std::string_view where)
 }
 
 void CacheTable::distrust_owners() const {
-  for (StateCache* cache : all) cache->distrust_owners();
+  for (LayerCache* cache : all) cache->distrust_owners();
 }
 
 std::int32_t CacheTable::cut_to(std::int32_t held, std::int32_t wanted) const noexcept {

@@ -23,13 +23,13 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
+#include "cache/layer_cache.h"
 #include "cache/point_cache.h"
-#include "cache/state_cache.h"
 #include "store/snapshot_format.h"
 
 namespace kvtrie {
 
-// The claim of a call: units of each cache (state_cache.h), cells of attention caches first, then slots.
+// The claim of a call: units of each cache (layer_cache.h), cells of attention caches first, then slots.
 using Needs = std::vector<std::uint32_t>;
 
 // The caches of a model's layers; layer numbers are unique over all of them. Layers without state need none: with no
@@ -44,7 +44,7 @@ struct CacheTable {
 
   const std::vector<std::shared_ptr<CausalCache>> attention;
   const std::vector<std::shared_ptr<PointCache>> states;
-  const std::vector<StateCache*> all;
+  const std::vector<LayerCache*> all;
   const std::map<std::int32_t, std::size_t> attention_of_layer;  // layer -> index into `attention`
   const std::map<std::int32_t, std::size_t> state_of_layer;      // layer -> index into `states`
   const std::vector<std::size_t> full, windowed;                 // numbers

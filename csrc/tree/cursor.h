@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/state_cache.h"
+#include "cache/layer_cache.h"
 #include "tree/atomic_spans.h"
 #include "tree/node_state.h"
 #include "trie/trie.h"

@@ -94,7 +94,7 @@ Quotas::Usage Quotas::usage(std::string_view name_space) {
   ensure(counted(), "quotas.usage", "nothing is counted");
   Usage usage;
   const Namespace& space = namespaces_.of(name_space);
-  for (const StateCache* cache : caches_.all) usage.units.push_back(cache->held_by(space.number));
+  for (const LayerCache* cache : caches_.all) usage.units.push_back(cache->held_by(space.number));
   if (space.host != nullptr) usage.host = space.host->used();
   usage.disk = space.disk->used();
   return usage;

@@ -22,7 +22,7 @@ std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells
 
 std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length) {
   std::vector<BlobSection> sections;
-  for (const StateSection& each : cache.sections_at(length)) sections.push_back({each.offset, each.bytes});
+  for (const StateSection& each : cache.sections(length)) sections.push_back({each.offset, each.bytes});
   return sections;
 }
 

@@ -38,10 +38,10 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   }
 
   // What a step claims: of each sequence the states at its boundaries, then the one at its end.
-  class Forward final : public PointForward {
+  class Forward final : public LayerForward {
    public:
     ~Forward() override {
-      if (const auto owner = owner_.lock()) owner->drop_step(*this);
+      if (const auto owner = owner_.lock()) owner->drop(*this);
     }
     bool complete() const noexcept override { return complete_; }
     std::vector<std::vector<std::int32_t>> boundaries() const override {
@@ -49,14 +49,14 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
       for (const Sequence& each : sequences_) lists.push_back(each.rows.boundaries);
       return lists;
     }
-    std::vector<HeldState> take_captured_states(std::size_t index) override {
+    std::vector<HeldState> take_captured(std::size_t index) override {
       return std::exchange(sequences_.at(index).inside, {});
     }
 
    private:
     friend class BlockCache;
     struct Sequence {
-      StateForwardRows rows;
+      ForwardRows rows;
       std::int32_t begin = 0;
       std::vector<HeldState> inside;
       HeldState at_end;
@@ -92,14 +92,14 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   bool is_of(const HeldState& state, std::span<const Digest> digests, std::int32_t length) const {
     const MutexLock lock(mutex_);
     if (state.units() != units_at(length)) return false;
-    for (std::size_t block = 0; block < state.slot_count(); ++block) {
+    for (std::size_t block = 0; block < state.slots().size(); ++block) {
       const auto last = static_cast<std::size_t>(std::min(end_of(block), length)) - 1;
       if (values_[index_of(state, block)] != digests[last]) return false;
     }
     return true;
   }
 
-  // --- state_cache.h -----------------------------------------------------------------------------------------------
+  // --- layer_cache.h -----------------------------------------------------------------------------------------------
   const std::vector<std::int32_t>& layers() const noexcept override { return layers_; }
   std::uint64_t nbytes() const noexcept override { return capacity() * bytes_per_unit(); }
   CacheIdentity identity() const override { return {200, 0, {1, every_}}; }
@@ -133,16 +133,13 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     const MutexLock lock(mutex_);
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) return;
-    if (found->second.forward != nullptr) drop(*found->second.forward);
+    if (found->second.forward != nullptr) drop_open(*found->second.forward);
     sequences_.erase(id);
   }
   std::int32_t length(SequenceId id) const override {
     const MutexLock lock(mutex_);
     const auto found = sequences_.find(id);
     return found == sequences_.end() ? 0 : found->second.length;
-  }
-  void fork(SequenceId from, SequenceId to, std::int32_t length) override {
-    resume(to, length, cut(held(from), length));
   }
 
   std::vector<std::string> check() const override {
@@ -160,26 +157,23 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     return held <= wanted ? held : wanted / every_ * every_;
   }
   std::uint32_t units_at(std::int32_t length) const noexcept override { return blocks(length); }
-  std::uint32_t units_for(std::int32_t begin, std::int32_t end,
-                          std::span<const std::int32_t> boundaries) const noexcept override {
-    const auto begun =
-        std::count_if(boundaries.begin(), boundaries.end(), [&](std::int32_t at) { return at % every_; });
-    return blocks(end) - static_cast<std::uint32_t>(begin / every_) + static_cast<std::uint32_t>(begun);
+  std::uint32_t units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t> boundaries) const override {
+    return units_between(length(id), end, boundaries);
   }
 
-  PointForwardPtr begin_step(std::span<const StateForwardRows> rows) override {
+  std::shared_ptr<Forward> begin(std::span<const ForwardRows> rows) {
     const MutexLock lock(mutex_);
     auto forward = std::make_shared<Forward>();
     std::vector<Owner> owners;
-    for (const StateForwardRows& each : rows) {
+    for (const ForwardRows& each : rows) {
       const Sequence& sequence = sequences_.at(each.sequence);
       if (sequence.forward != nullptr) fail(ErrorKind::kBusy, "block_cache", "the sequence is in an open step");
       const std::int32_t end = sequence.length + static_cast<std::int32_t>(each.count);
-      owners.insert(owners.end(), units_for(sequence.length, end, each.boundaries), sequence.owner);
+      owners.insert(owners.end(), units_between(sequence.length, end, each.boundaries), sequence.owner);
     }
-    std::vector<SlotRef> fresh = claim(owners);
+    std::vector<SlotRef> fresh = claim_each(owners);
     auto next = fresh.begin();
-    for (const StateForwardRows& each : rows) {
+    for (const ForwardRows& each : rows) {
       Sequence& sequence = sequences_.at(each.sequence);
       Forward::Sequence& in_step = forward->sequences_.emplace_back(Forward::Sequence{each, sequence.length, {}, {}});
       const std::int32_t end = sequence.length + static_cast<std::int32_t>(each.count);
@@ -192,20 +186,20 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
         in_step.inside.emplace_back(std::move(inside));
       }
     }
-    for (const StateForwardRows& each : rows) sequences_.at(each.sequence).forward = forward.get();
+    for (const ForwardRows& each : rows) sequences_.at(each.sequence).forward = forward.get();
     forward->owner_ = weak_from_this();
     forward->open_ = true;
     return forward;
   }
 
-  bool drop_step(PointForward& step) noexcept override {
+  bool drop(LayerForward& step) noexcept override {
     const MutexLock lock(mutex_);
-    return drop(static_cast<Forward&>(step));
+    return drop_open(static_cast<Forward&>(step));
   }
 
-  HeldState held(SequenceId id) const override {
+  HeldState hold(SequenceId id, std::int32_t length) const override {
     const MutexLock lock(mutex_);
-    return sequences_.at(id).state.share();
+    return cut(sequences_.at(id).state, length);
   }
 
   HeldState cut(const HeldState& state, std::int32_t length) const override {
@@ -221,25 +215,25 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     sequence.length = length;
   }
 
-  std::vector<StateSection> sections_at(std::int32_t length) const override {
+  std::vector<StateSection> sections(std::int32_t length) const override {
     std::vector<StateSection> sections;
     for (std::uint64_t block = 0; block < units_at(length); ++block)
       sections.push_back({block * bytes_per_unit(), bytes_per_unit()});
     return sections;
   }
-  HeldState claim_at(std::int32_t length, Owner owner) override {
+  HeldState claim(std::int32_t length, Owner owner) override {
     const MutexLock lock(mutex_);
-    return HeldState(claim(std::vector<Owner>(units_at(length), owner)));
+    return HeldState(claim_each(std::vector<Owner>(units_at(length), owner)));
   }
-  CompletionPtr store_held(const HeldState& state, std::byte* image) override {
+  CompletionPtr store_image(const HeldState& state, std::byte* image) override {
     const MutexLock lock(mutex_);
-    for (std::size_t block = 0; block < state.slot_count(); ++block)
+    for (std::size_t block = 0; block < state.slots().size(); ++block)
       std::memcpy(image + block * sizeof(Digest), &values_[index_of(state, block)], sizeof(Digest));
     return std::make_shared<Completed>();
   }
-  CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner) override {
+  CompletionPtr load_image(const HeldState& state, const std::byte* image, Owner) override {
     const MutexLock lock(mutex_);
-    for (std::size_t block = 0; block < state.slot_count(); ++block)
+    for (std::size_t block = 0; block < state.slots().size(); ++block)
       std::memcpy(&values_[index_of(state, block)], image + block * sizeof(Digest), sizeof(Digest));
     return std::make_shared<Completed>();
   }
@@ -255,20 +249,25 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   BlockCache(std::int32_t layer, std::int32_t every, std::uint32_t slots)
       : layers_{layer}, every_(every), pool_(StatePool::create(slots)), values_(slots, kNobodys) {}
 
+  LayerForwardPtr begin_any(std::span<const ForwardRows> rows) override { return begin(rows); }
+  std::uint32_t units_between(std::int32_t begin, std::int32_t end, std::span<const std::int32_t> boundaries) const {
+    const auto begun =
+        std::count_if(boundaries.begin(), boundaries.end(), [&](std::int32_t at) { return at % every_; });
+    return blocks(end) - static_cast<std::uint32_t>(begin / every_) + static_cast<std::uint32_t>(begun);
+  }
   std::uint32_t blocks(std::int32_t length) const noexcept {
     return static_cast<std::uint32_t>((length + every_ - 1) / every_);
   }
   std::int32_t end_of(std::size_t block) const noexcept { return (static_cast<std::int32_t>(block) + 1) * every_; }
   static std::size_t index_of(const HeldState& state, std::size_t block) {
-    return static_cast<std::size_t>(state.slot(block).slot());
+    return static_cast<std::size_t>(state.slots()[block].slot());
   }
   static std::vector<SlotRef> first_of(const HeldState& state, std::int32_t count) {
-    std::vector<SlotRef> slots;
-    for (std::int32_t block = 0; block < count; ++block) slots.push_back(state.slot(static_cast<std::size_t>(block)));
-    return slots;
+    const std::span<const SlotRef> first = state.slots().first(static_cast<std::size_t>(count));
+    return {first.begin(), first.end()};
   }
 
-  std::vector<SlotRef> claim(const std::vector<Owner>& owners) KVTRIE_REQUIRES(mutex_) {
+  std::vector<SlotRef> claim_each(const std::vector<Owner>& owners) KVTRIE_REQUIRES(mutex_) {
     std::vector<SlotRef> slots(owners.size());
     pool_->claim(slots, owners);
     for (const SlotRef& slot : slots) values_[static_cast<std::size_t>(slot.slot())] = kNobodys;
@@ -278,11 +277,11 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   // What the step has written of a state at `length`: whole blocks from before it stay.
   void fill(const HeldState& state, std::int32_t begin, std::int32_t length, std::span<const Digest> digests)
       KVTRIE_REQUIRES(mutex_) {
-    for (auto block = static_cast<std::size_t>(begin / every_); block < state.slot_count(); ++block)
+    for (auto block = static_cast<std::size_t>(begin / every_); block < state.slots().size(); ++block)
       values_[index_of(state, block)] = digests[static_cast<std::size_t>(std::min(end_of(block), length)) - 1];
   }
 
-  bool drop(Forward& forward) noexcept KVTRIE_REQUIRES(mutex_) {
+  bool drop_open(Forward& forward) noexcept KVTRIE_REQUIRES(mutex_) {
     if (!std::exchange(forward.open_, false)) return false;
     for (Forward::Sequence& each : forward.sequences_) {  // its rows stay: boundaries() may be reading them
       const auto found = sequences_.find(each.rows.sequence);

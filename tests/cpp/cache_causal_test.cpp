@@ -135,7 +135,7 @@ TEST_F(CausalCacheTest, DestroyingAForwardDropsIt) {
   const std::string before = cache_->dump();
   {
     const std::vector<ForwardRows> rows{{id, 5}};
-    const ForwardPtr forward = cache_->begin_forward(rows);
+    const ForwardPtr forward = cache_->begin(rows);
     put_layer(*cache_, *forward, range(0, 5), 0);
     EXPECT_EQ(cache_->free_cells(), 27u);
   }
@@ -147,9 +147,9 @@ TEST_F(CausalCacheTest, DestroyingAForwardDropsIt) {
 TEST_F(CausalCacheTest, SeveralForwardsMayBeOpenButNotOnOneSequence) {
   const SequenceId a = cache_->open_sequence(), b = cache_->open_sequence();
   const std::vector<ForwardRows> for_a{{a, 2}}, for_b{{b, 3}};
-  const ForwardPtr first = cache_->begin_forward(for_a);
-  const ForwardPtr second = cache_->begin_forward(for_b);
-  EXPECT_TRUE(refused(*cache_, ErrorKind::kBusy, [&] { cache_->begin_forward(for_a); }));
+  const ForwardPtr first = cache_->begin(for_a);
+  const ForwardPtr second = cache_->begin(for_b);
+  EXPECT_TRUE(refused(*cache_, ErrorKind::kBusy, [&] { cache_->begin(for_a); }));
   EXPECT_TRUE(refused(*cache_, ErrorKind::kBusy, [&] { cache_->truncate(a, 0); }));
   EXPECT_TRUE(refused(*cache_, ErrorKind::kBusy, [&] { cache_->defrag(); }));
   put_all(*cache_, *second, {7, 8, 9});
@@ -161,7 +161,7 @@ TEST_F(CausalCacheTest, SeveralForwardsMayBeOpenButNotOnOneSequence) {
 TEST_F(CausalCacheTest, ClosingASequenceDropsItsForward) {
   const SequenceId a = cache_->open_sequence();
   const std::vector<ForwardRows> rows{{a, 2}};
-  const ForwardPtr forward = cache_->begin_forward(rows);
+  const ForwardPtr forward = cache_->begin(rows);
   cache_->close_sequence(a);
   EXPECT_EQ(cache_->free_cells(), 32u);
   EXPECT_TRUE(refused(*cache_, ErrorKind::kClosed, [&] { put_layer(*cache_, *forward, {1, 2}, 0); }));
@@ -233,11 +233,11 @@ TEST_F(CausalCacheTest, BadArgumentsAreNamedAndChangeNothing) {
   EXPECT_TRUE(start({3, 3}, {0, 0}));
   EXPECT_TRUE(start({0}, {-1}));
   EXPECT_TRUE(start({0}, {kFirstOpenedSequence}));
-  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin_forward({}); }));
+  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin({}); }));
   const std::vector<ForwardRows> unknown{{77, 1}}, none{{0, 0}}, twice{{0, 1}, {0, 1}};
-  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin_forward(unknown); }));
-  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin_forward(none); }));
-  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin_forward(twice); }));
+  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin(unknown); }));
+  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin(none); }));
+  EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { cache_->begin(twice); }));
 
   const std::vector<std::int32_t> positions{3}, ids{0};
   const ForwardPtr forward = cache_->start_forward(positions, ids);
@@ -286,7 +286,7 @@ TEST(CausalCacheCreation, TheNullStoreNeedsNoTensors) {
   const auto cache = CausalCache::create(std::make_unique<NullKvStore>(small_shape()), {{0, 1}, {}, 4});
   const SequenceId id = cache->open_sequence();
   const std::vector<ForwardRows> rows{{id, 5}};
-  const ForwardPtr forward = cache->begin_forward(rows);
+  const ForwardPtr forward = cache->begin(rows);
   cache->put(*forward, 0, {}, {});
   EXPECT_FALSE(cache->attend(*forward, 0, {}, {}).defined());
   cache->put(*forward, 1, {}, {});
@@ -303,7 +303,7 @@ TEST(CausalCacheLifetime, ForwardsAndListsMayOutliveTheCache) {
     complete = append(*cache, 0, {1, 2});
     snapshot = cache->snapshot(0, 0);
     const std::vector<ForwardRows> rows{{id, 3}};
-    open = cache->begin_forward(rows);
+    open = cache->begin(rows);
     lent = cache->claim(4, 0);
   }
   EXPECT_EQ(snapshot->nbytes(), 0u);
@@ -324,7 +324,7 @@ TEST(CausalCacheThreads, DistinctSequencesMayBeDrivenFromDistinctThreads) {
     for (std::int32_t round = 0; round < 50; ++round) {
       const SequenceId id = cache->open_sequence();
       const std::vector<ForwardRows> rows{{id, 8}};
-      const ForwardPtr forward = cache->begin_forward(rows);
+      const ForwardPtr forward = cache->begin(rows);
       put_all(*cache, *forward, range(seed, seed + 8));
       const SpanList node = cache->lend(id, 0, 4);
       const SequenceId other = cache->open_sequence();

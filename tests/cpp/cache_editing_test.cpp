@@ -187,7 +187,7 @@ TEST_F(EditingTest, EditingDropsAForwardThatWasStartedHere) {
 TEST_F(EditingTest, LendingMovesTheHoldAndNoBytes) {
   const SequenceId a = cache_->open_sequence(), b = cache_->open_sequence();
   std::vector<ForwardRows> rows{{a, 6}};
-  put_all(*cache_, *cache_->begin_forward(rows), range(0, 6));
+  put_all(*cache_, *cache_->begin(rows), range(0, 6));
   const std::string pieces = cache_->pool().dump();
   SpanList node = cache_->lend(a, 0, 4);
   EXPECT_EQ(cache_->pool().dump(), pieces);
@@ -197,7 +197,7 @@ TEST_F(EditingTest, LendingMovesTheHoldAndNoBytes) {
   EXPECT_EQ(cache_->length(b), 3);
   EXPECT_EQ(cache_->pool().dump(), pieces) << "borrowing holds nothing";
   rows = {{b, 2}};
-  put_all(*cache_, *cache_->begin_forward(rows), {30, 31});
+  put_all(*cache_, *cache_->begin(rows), {30, 31});
   EXPECT_TRUE(holds(*cache_, cache_->spans(b), {0, 1, 2, 30, 31}));
   EXPECT_TRUE(holds(*cache_, cache_->spans(a), range(0, 6)));
   EXPECT_TRUE(sound(*cache_));
@@ -215,7 +215,7 @@ TEST_F(EditingTest, BorrowingRepointsToWhatOthersPublished) {
   ForwardPtr of_b;
   for (const SequenceId id : {a, b}) {
     const std::vector<ForwardRows> rows{{id, 6}};
-    of_b = cache_->begin_forward(rows);
+    of_b = cache_->begin(rows);
     put_all(*cache_, *of_b, range(0, 6));
   }
   EXPECT_EQ(cache_->free_cells(), 20u);
@@ -232,7 +232,7 @@ TEST_F(EditingTest, BorrowingRepointsToWhatOthersPublished) {
 TEST_F(EditingTest, ForkBorrowsAndHolds) {
   const SequenceId a = cache_->open_sequence(), b = cache_->open_sequence();
   const std::vector<ForwardRows> rows{{a, 6}};
-  put_all(*cache_, *cache_->begin_forward(rows), range(0, 6));
+  put_all(*cache_, *cache_->begin(rows), range(0, 6));
   const SpanList node = cache_->lend(a, 0, 4);
   cache_->fork(a, b, 5);
   EXPECT_EQ(cache_->borrowed_length(b), 4);

@@ -87,7 +87,7 @@ class FaultTest : public ::testing::Test {
     a_ = cache_->open_sequence();
     b_ = cache_->open_sequence();
     const std::vector<ForwardRows> rows{{a_, 6}};
-    put_all(*cache_, *cache_->begin_forward(rows), range(0, 6));
+    put_all(*cache_, *cache_->begin(rows), range(0, 6));
     node_ = cache_->lend(a_, 0, 3);
     snapshot_ = cache_->snapshot(0, 2);
   }
@@ -118,7 +118,7 @@ class FaultTest : public ::testing::Test {
 TEST_F(FaultTest, BeginningAForward) {
   const std::vector<ForwardRows> rows{{a_, 3}, {b_, 2}};
   ForwardPtr forward;
-  sweep_allocations([&] { forward = cache_->begin_forward(rows); });
+  sweep_allocations([&] { forward = cache_->begin(rows); });
 }
 
 TEST_F(FaultTest, StartingAForward) {
@@ -129,7 +129,7 @@ TEST_F(FaultTest, StartingAForward) {
 TEST_F(FaultTest, CompletingAForwardWithCaptures) {
   cache_->prepare_snapshots(a_, {7, 9});
   const std::vector<ForwardRows> rows{{a_, 3}};
-  const ForwardPtr forward = cache_->begin_forward(rows);
+  const ForwardPtr forward = cache_->begin(rows);
   testing::put_layer(*cache_, *forward, range(6, 9), 0);
   const Tensor k = encoded(cache_->shape(), range(6, 9), 3, false), v = encoded(cache_->shape(), range(6, 9), 3, true);
   sweep_allocations([&] { cache_->put(*forward, 3, k, v); });
@@ -270,20 +270,20 @@ TEST_F(LettingGoFaultTest, CompletingAForward) {
 
 TEST_F(LettingGoFaultTest, ReleasingUnseenCells) {
   const std::vector<ForwardRows> rows{{a_, 6}};
-  const ForwardPtr forward = cache_->begin_forward(rows);
+  const ForwardPtr forward = cache_->begin(rows);
   put_all(*cache_, *forward, range(0, 6));
   sweep_allocations([&] { cache_->release_unseen(a_); });
   EXPECT_TRUE(holds(*cache_, cache_->spans(a_), {4, 5}));
   const std::vector<ForwardRows> next{{a_, 1}};
   ForwardPtr begun;
-  sweep_allocations([&] { begun = cache_->begin_forward(next); });
+  sweep_allocations([&] { begun = cache_->begin(next); });
 }
 
 // ---- failing commands ---------------------------------------------------------------------------------------------
 
 TEST_F(FaultTest, AFailedCommandLeavesTheSequenceAsItWas) {
   const std::vector<ForwardRows> rows{{a_, 3}};
-  const ForwardPtr forward = cache_->begin_forward(rows);
+  const ForwardPtr forward = cache_->begin(rows);
   for (const std::uint64_t command : {1, 2}) {  // the plan, made by the first put, and then the put itself
     store_->commands_left = command;
     EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { put_all(*cache_, *forward, range(6, 9)); }));
@@ -317,7 +317,7 @@ TEST_F(FaultTest, AFailedCompactionIsNeverServed) {
   EXPECT_THROW(cache_->defrag(), Error);
   EXPECT_TRUE(sound(*cache_));
   const std::vector<ForwardRows> rows{{a_, 1}};
-  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->begin_forward(rows); }));
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->begin(rows); }));
   std::byte image[16];
   EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->store_image(node_, 0, 3, 0, image, 3); }));
 }

@@ -206,8 +206,8 @@ class ClearedMemory : public TensorTest, public ::testing::WithParamInterface<Pl
   // Claims `count` cells for the owner, poisons them with `byte` (as K and V would be written) and lets go.
   static void use(CausalCache& cache, Owner owner, std::uint32_t count, std::uint8_t byte) {
     const SequenceId id = cache.open_sequence(owner);
-    const ForwardRows rows[] = {{id, count, -1}};
-    const ForwardPtr forward = cache.begin_forward(rows);
+    const ForwardRows rows[] = {{id, count}};
+    const ForwardPtr forward = cache.begin(rows);
     cache.store().fill(0, cache.capacity(), byte);
     cache.close_sequence(id);
   }
@@ -215,8 +215,8 @@ class ClearedMemory : public TensorTest, public ::testing::WithParamInterface<Pl
   // What the cells have that the owner's first step claims.
   static std::pair<SequenceId, ForwardPtr> claim(CausalCache& cache, Owner owner, std::uint32_t count) {
     const SequenceId id = cache.open_sequence(owner);
-    const ForwardRows rows[] = {{id, count, -1}};
-    return {id, cache.begin_forward(rows)};
+    const ForwardRows rows[] = {{id, count}};
+    return {id, cache.begin(rows)};
   }
 };
 
@@ -255,8 +255,8 @@ TEST(OwnersOfCells, FollowCompaction) {
   const auto cache = testing::host_cache(small_shape(16), {}, 0);
   const SequenceId anna = cache->open_sequence(kAnna), bert = cache->open_sequence(kBert);
   for (const SequenceId id : {anna, bert}) {
-    const ForwardRows rows[] = {{id, 4, -1}};
-    testing::put_all(*cache, *cache->begin_forward(rows), testing::range(0, 4));
+    const ForwardRows rows[] = {{id, 4}};
+    testing::put_all(*cache, *cache->begin(rows), testing::range(0, 4));
   }
   cache->close_sequence(anna);
   cache->defrag();
@@ -284,15 +284,15 @@ TEST_P(ClearedMemory, LoadedCellsBelongToWhoLoadedThem) {
 TEST_P(ClearedMemory, SlotsOfAnotherOwnerAreZeros) {
   const auto cache = make_states(2);
   const SequenceId anna = cache->open_sequence(kAnna);
-  const StateForwardRows rows[] = {{anna, 1, {}}};
-  cache->begin_forward(rows).reset();
+  const ForwardRows rows[] = {{anna, 1, {}}};
+  cache->begin(rows).reset();
   for (const Slot slot : {0, 1}) {
     cache->pool().set_owner(slot, kAnna);
     cache->store().fill(slot, 0xA5);
   }
   const SequenceId bert = cache->open_sequence(kBert);
-  const StateForwardRows more[] = {{anna, 1, {}}, {bert, 1, {}}};
-  const StateForwardPtr forward = cache->begin_forward(more);
+  const ForwardRows more[] = {{anna, 1, {}}, {bert, 1, {}}};
+  const StateForwardPtr forward = cache->begin(more);
   const Slot his = cache->pool().owner_of(0) == kBert ? 0 : 1;
   EXPECT_TRUE(slot_has(*cache, his, 0));
   EXPECT_TRUE(slot_has(*cache, 1 - his, 0xA5)) << "the twin: Anna's own";

@@ -140,7 +140,7 @@ class Pair {
     const Tensor k = random({150, 2, 16}), v = random({150, 2, shape_.v_dim});
     std::vector<SpanList> lent;
     for (int side = 0; side < 2; ++side) {
-      const ForwardPtr forward = caches_[side]->begin_forward(rows);
+      const ForwardPtr forward = caches_[side]->begin(rows);
       for (const std::int32_t layer : {0, 1}) caches_[side]->put(*forward, layer, on(side, k), on(side, v));
       lent.push_back(caches_[side]->lend(id, 0, 150));
     }

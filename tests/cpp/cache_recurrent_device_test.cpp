@@ -122,14 +122,14 @@ TEST_F(RecurrentDeviceTest, ImagesAreThoseOfTheHost) {
   const auto here = host_states(shape), there = device_states(shape);
   append(*here, 0, {1, 2, 3});
   std::vector<std::byte> image(shape.bytes_per_slot()), back(image.size());
-  here->store_image(here->slot(0), image.data())->wait();
-  const SlotRef slot = there->claim();
+  here->store_image(HeldState(here->slot(0)), image.data())->wait();
+  const HeldState state = there->claim(1);
   const std::uint64_t moved = device().counters().kv_bytes_moved;
-  there->load_image(slot, image.data())->wait();
-  there->store_image(slot, back.data())->wait();
+  there->load_image(state, image.data())->wait();
+  there->store_image(state, back.data())->wait();
   EXPECT_EQ(image, back);
   EXPECT_EQ(device().counters().kv_bytes_moved - moved, 2 * image.size());
-  EXPECT_TRUE(holds_state(*there, slot.slot(), history(*there, {1, 2, 3})));
+  EXPECT_TRUE(holds_state(*there, state.slot().slot(), history(*there, {1, 2, 3})));
 }
 
 TEST_F(RecurrentDeviceTest, ADeviceFailureChangesNothing) {

@@ -21,7 +21,7 @@ class RecurrentFaultTest : public ::testing::Test {
     append(*cache_, 0, {1, 2, 3});
     snapshot_ = cache_->snapshot(0, 1);
     a_ = cache_->open_sequence();
-    run_forward(*cache_, *cache_->begin_forward(std::vector<StateForwardRows>{{a_, 2, {}}}), {4, 5});
+    run_forward(*cache_, *cache_->begin(std::vector<ForwardRows>{{a_, 2, {}}}), {4, 5});
   }
 
   // Fails the first, second, ... allocation of `call` until it needs no more of them.
@@ -43,9 +43,9 @@ class RecurrentFaultTest : public ::testing::Test {
 };
 
 TEST_F(RecurrentFaultTest, BeginningAForward) {
-  const std::vector<StateForwardRows> rows{{a_, 4, {3, 5}}, {cache_->open_sequence(), 1, {}}};
+  const std::vector<ForwardRows> rows{{a_, 4, {3, 5}}, {cache_->open_sequence(), 1, {}}};
   StateForwardPtr forward;
-  sweep([&] { forward = cache_->begin_forward(rows); });
+  sweep([&] { forward = cache_->begin(rows); });
 }
 
 TEST_F(RecurrentFaultTest, ReplacingAForward) {
@@ -55,7 +55,7 @@ TEST_F(RecurrentFaultTest, ReplacingAForward) {
 
 TEST_F(RecurrentFaultTest, CompletingAForwardWithCaptures) {
   cache_->prepare_snapshots(a_, {2, 3, 5});
-  const auto forward = cache_->begin_forward(std::vector<StateForwardRows>{{a_, 3, {4}}});
+  const auto forward = cache_->begin(std::vector<ForwardRows>{{a_, 3, {4}}});
   const PointPtr three = point_after(cache_->shape(), nullptr, {1, 2, 3});
   const auto entries = [&](std::size_t layer, bool delta) {
     std::vector<float> all;
@@ -74,7 +74,7 @@ TEST_F(RecurrentFaultTest, CompletingAForwardWithCaptures) {
 }
 
 TEST_F(RecurrentFaultTest, OperationsOfAForward) {
-  const auto forward = cache_->begin_forward(std::vector<StateForwardRows>{{a_, 1, {}}});
+  const auto forward = cache_->begin(std::vector<ForwardRows>{{a_, 1, {}}});
   const RowInputs in = row_inputs(cache_->shape(), 0, {6});
   const Tensor x = placed(nullptr, in.x, {1, 5}), weight = placed(nullptr, in.weight, {5, 4});
   sweep([&] { cache_->states(*forward, 1); });
@@ -93,7 +93,7 @@ TEST_F(RecurrentFaultTest, TheSnapshotAlgebra) {
   const auto later = cache_->snapshot(4, 3);
   sweep([&] { merged = cache_->merge(upper, later); });
   EXPECT_EQ(merged->end(), 4);
-  sweep([&] { cache_->claim(); });
+  sweep([&] { cache_->claim(1); });
   sweep([&] { cache_->open_sequence(); });
 }
 

@@ -128,7 +128,7 @@ TEST(RecurrentSnapshot, RefusesWrongSchedules) {  // PrepareSnapshotsPastOffset
   EXPECT_TRUE(prepares(ErrorKind::kArgument, {4, 4}));
   cache->prepare_snapshots(0, {});
   {
-    const auto open = cache->begin_forward(std::vector<StateForwardRows>{{0, 3, {}}});
+    const auto open = cache->begin(std::vector<ForwardRows>{{0, 3, {}}});
     EXPECT_TRUE(prepares(ErrorKind::kBusy, {4}));
   }
   const auto open = start(*cache, 0, 3);

@@ -73,16 +73,16 @@ TEST(RecurrentCache, SequencesOfDifferentLengthShareAStep) {
 TEST(RecurrentCache, BoundariesComeOutOfTheSameForward) {  // SnapshotSplitsAndSegmentedCapture
   const auto cache = host_states(small_states());
   const SequenceId a = cache->open_sequence(), b = cache->open_sequence();
-  const std::vector<StateForwardRows> rows{{a, 6, {1, 4}}, {b, 3, {}}};
-  const auto forward = cache->begin_forward(rows);
+  const std::vector<ForwardRows> rows{{a, 6, {1, 4}}, {b, 3, {}}};
+  const auto forward = cache->begin(rows);
   EXPECT_EQ(cache->free_slots(), 12u);
   EXPECT_EQ(forward->boundaries(), (std::vector<Tokens>{{1, 4}, {}}));
   EXPECT_THROW(forward->take_captured(0), Error);  // not complete
   run_forward(*cache, *forward, {1, 2, 3, 4, 5, 6, 1, 2, 9});
-  std::vector<SlotRef> captured = forward->take_captured(0);
+  std::vector<HeldState> captured = forward->take_captured(0);
   ASSERT_EQ(captured.size(), 2u);
-  EXPECT_TRUE(holds_state(*cache, captured[0].slot(), history(*cache, {1})));
-  EXPECT_TRUE(holds_state(*cache, captured[1].slot(), history(*cache, {1, 2, 3, 4})));
+  EXPECT_TRUE(holds_state(*cache, captured[0].slot().slot(), history(*cache, {1})));
+  EXPECT_TRUE(holds_state(*cache, captured[1].slot().slot(), history(*cache, {1, 2, 3, 4})));
   EXPECT_TRUE(holds_state(*cache, cache->slot(a).slot(), history(*cache, {1, 2, 3, 4, 5, 6})));
   EXPECT_TRUE(holds_state(*cache, cache->slot(b).slot(), history(*cache, {1, 2, 9})));
   EXPECT_TRUE(forward->take_captured(0).empty());
@@ -101,10 +101,8 @@ TEST(RecurrentCache, CutsChangeNoBit) {  // SegmentEquivalence
   std::iota(tokens.begin(), tokens.end(), 100);
   std::iota(all.begin(), all.end(), 1);
   const SequenceId a = cache->open_sequence(), b = cache->open_sequence();
-  const StepOutputs whole =
-      run_forward(*cache, *cache->begin_forward(std::vector<StateForwardRows>{{a, 24, {}}}), tokens);
-  const StepOutputs cut =
-      run_forward(*cache, *cache->begin_forward(std::vector<StateForwardRows>{{b, 24, all}}), tokens);
+  const StepOutputs whole = run_forward(*cache, *cache->begin(std::vector<ForwardRows>{{a, 24, {}}}), tokens);
+  const StepOutputs cut = run_forward(*cache, *cache->begin(std::vector<ForwardRows>{{b, 24, all}}), tokens);
   EXPECT_EQ(whole.y, cut.y);
   EXPECT_EQ(whole.out, cut.out);
 }
@@ -128,7 +126,7 @@ TEST(RecurrentCache, PaddingBelongsToNobody) {  // PaddedRoundTrip
 TEST(RecurrentCache, StatesPutByTheModelAreTheStates) {
   const auto cache = host_states(small_states());
   const SequenceId a = cache->open_sequence(), b = cache->open_sequence();
-  const auto forward = cache->begin_forward(std::vector<StateForwardRows>{{a, 3, {2}}, {b, 1, {}}});
+  const auto forward = cache->begin(std::vector<ForwardRows>{{a, 3, {2}}, {b, 1, {}}});
   const std::vector<PointPtr> points{history(*cache, {1, 2}), history(*cache, {1, 2, 3}), history(*cache, {9})};
   for (std::size_t i = 0; i < 2; ++i) {
     std::vector<float> conv, delta;
@@ -150,7 +148,7 @@ TEST(RecurrentCache, StatesPutByTheModelAreTheStates) {
     }
   }
   EXPECT_TRUE(forward->complete());
-  EXPECT_TRUE(holds_state(*cache, forward->take_captured(0).front().slot(), points[0]));
+  EXPECT_TRUE(holds_state(*cache, forward->take_captured(0).front().slot().slot(), points[0]));
   EXPECT_TRUE(holds_state(*cache, cache->slot(a).slot(), points[1]));
   EXPECT_TRUE(holds_state(*cache, cache->slot(b).slot(), points[2]));
 }
@@ -160,10 +158,10 @@ TEST(RecurrentCache, ADroppedForwardGivesItsSlotsBack) {
   append(*cache, 0, {1});
   {
     const SequenceId id = cache->open_sequence();
-    const auto forward = cache->begin_forward(std::vector<StateForwardRows>{{id, 3, {1, 2}}});
+    const auto forward = cache->begin(std::vector<ForwardRows>{{id, 3, {1, 2}}});
     EXPECT_EQ(cache->free_slots(), 0u);
     EXPECT_TRUE(refused(*cache, ErrorKind::kCacheFull, [&] { start(*cache, 0, 1); }));
-    EXPECT_TRUE(refused(*cache, ErrorKind::kCacheFull, [&] { cache->claim(); }));
+    EXPECT_TRUE(refused(*cache, ErrorKind::kCacheFull, [&] { cache->claim(1); }));
     cache->close_sequence(id);
     EXPECT_THROW(cache->states(*forward, 1), Error);
   }
@@ -207,8 +205,8 @@ TEST(RecurrentCache, RefusesWrongForwards) {
   EXPECT_TRUE(refuses(ErrorKind::kArgument, {0}, {-1}));
   EXPECT_TRUE(refuses(ErrorKind::kArgument, {0}, {-2}));
   EXPECT_TRUE(refuses(ErrorKind::kArgument, {0}, {kFirstOpenedSequence}));
-  const auto begins = [&](ErrorKind kind, std::vector<StateForwardRows> rows) {
-    return refused(*cache, kind, [&] { cache->begin_forward(rows); });
+  const auto begins = [&](ErrorKind kind, std::vector<ForwardRows> rows) {
+    return refused(*cache, kind, [&] { cache->begin(rows); });
   };
   EXPECT_TRUE(begins(ErrorKind::kArgument, {}));
   EXPECT_TRUE(begins(ErrorKind::kArgument, {{a, 0, {}}}));
@@ -218,9 +216,9 @@ TEST(RecurrentCache, RefusesWrongForwards) {
   EXPECT_TRUE(begins(ErrorKind::kArgument, {{a, 4, {4}}}));
   EXPECT_TRUE(begins(ErrorKind::kArgument, {{a, 4, {2, 2}}}));
   EXPECT_TRUE(begins(ErrorKind::kArgument, {{a, 0xffffffffu, {}}}));
-  const auto open = cache->begin_forward(std::vector<StateForwardRows>{{a, 1, {}}});
+  const auto open = cache->begin(std::vector<ForwardRows>{{a, 1, {}}});
   EXPECT_TRUE(begins(ErrorKind::kBusy, {{a, 1, {}}}));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kBusy, [&] { cache->stand_at(a, 0, {}); }));
+  EXPECT_TRUE(refused(*cache, ErrorKind::kBusy, [&] { cache->resume(a, 0, {}); }));
 }
 
 TEST(RecurrentCache, RefusesWrongOperands) {
@@ -292,23 +290,22 @@ TEST(RecurrentCache, AnImageComesBackByteForByte) {
   const auto cache = host_states(small_states(3));
   append(*cache, 0, {1, 2, 3});
   std::vector<std::byte> image(cache->shape().bytes_per_slot()), again(image.size());
-  cache->store_image(cache->slot(0), image.data())->wait();
+  cache->store_image(HeldState(cache->slot(0)), image.data())->wait();
   cache->remove(0, 0);
   EXPECT_EQ(cache->free_slots(), 3u);
-  SlotRef slot = cache->claim();
-  cache->load_image(slot, image.data())->wait();
-  EXPECT_TRUE(holds_state(*cache, slot.slot(), history(*cache, {1, 2, 3})));
-  cache->store_image(slot, again.data())->wait();
+  HeldState state = cache->claim(1);
+  cache->load_image(state, image.data())->wait();
+  EXPECT_TRUE(holds_state(*cache, state.slot().slot(), history(*cache, {1, 2, 3})));
+  cache->store_image(state, again.data())->wait();
   EXPECT_EQ(image, again);
   const SequenceId id = cache->open_sequence();
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->stand_at(id, 0, slot); }));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->stand_at(id, 3, {}); }));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->stand_at(7, 3, slot); }));
-  cache->stand_at(id, 3, slot);
-  slot.reset();
-  run_forward(*cache, *cache->begin_forward(std::vector<StateForwardRows>{{id, 1, {}}}), {4});
+  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->resume(id, 0, state.share()); }));
+  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->resume(id, 3, {}); }));
+  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->resume(7, 3, state.share()); }));
+  cache->resume(id, 3, std::move(state));
+  run_forward(*cache, *cache->begin(std::vector<ForwardRows>{{id, 1, {}}}), {4});
   EXPECT_TRUE(holds_state(*cache, cache->slot(id).slot(), history(*cache, {1, 2, 3, 4})));
-  cache->stand_at(id, 0, {});
+  cache->resume(id, 0, {});
   EXPECT_EQ(cache->free_slots(), 3u);
   EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->store_image({}, image.data()); }));
 }

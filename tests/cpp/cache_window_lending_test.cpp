@@ -29,16 +29,16 @@ std::shared_ptr<CausalCache> with_window(std::int32_t window) {
 TEST(RowsFrom, AttendToWhatIsThereAndStoreNothing) {
   const auto cache = host_cache(small_shape());
   const SequenceId id = cache->open_sequence();
-  const std::vector<ForwardRows> first{{id, 5}}, again{{id, 4, 3}}, gap{{id, 1, 8}}, within{{id, 2, 1}};
-  put_all(*cache, *cache->begin_forward(first), range(0, 5));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->begin_forward(gap); }));
+  const std::vector<ForwardRows> first{{id, 5}}, again{{id, 4, {}, 3}}, gap{{id, 1, {}, 8}}, within{{id, 2, {}, 1}};
+  put_all(*cache, *cache->begin(first), range(0, 5));
+  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->begin(gap); }));
   const Cell free = cache->free_cells();
-  const ForwardPtr forward = cache->begin_forward(again);
+  const ForwardPtr forward = cache->begin(again);
   EXPECT_EQ(free - cache->free_cells(), 2u) << "cells for what is new";
   put_all(*cache, *forward, {103, 104, 5, 6});
   EXPECT_TRUE(holds(*cache, cache->spans(id), range(0, 7)));
   EXPECT_EQ(seen_by(*cache, *forward, 0), (Seen{range(0, 4), range(0, 5), range(0, 6), range(0, 7)}));
-  put_all(*cache, *cache->begin_forward(within), {111, 112});
+  put_all(*cache, *cache->begin(within), {111, 112});
   EXPECT_EQ(cache->length(id), 7);
   EXPECT_TRUE(holds(*cache, cache->spans(id), range(0, 7)));
 }
@@ -46,14 +46,14 @@ TEST(RowsFrom, AttendToWhatIsThereAndStoreNothing) {
 TEST(RowsFrom, NeedTheirWholeWindow) {
   const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence();
-  const std::vector<ForwardRows> first{{id, 9}}, again{{id, 3, 7}};
-  put_all(*cache, *cache->begin_forward(first), range(0, 9));
-  put_all(*cache, *cache->begin_forward(again), {107, 108, 9});
+  const std::vector<ForwardRows> first{{id, 9}}, again{{id, 3, {}, 7}};
+  put_all(*cache, *cache->begin(first), range(0, 9));
+  put_all(*cache, *cache->begin(again), {107, 108, 9});
   cache->release_unseen(id);
   EXPECT_EQ(cache->held_from(id), 8);
-  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(again); }), 0);
+  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin(again); }), 0);
   cache->start_at(id, 4);
-  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(std::vector<ForwardRows>{{id, 1}}); }), 0);
+  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin(std::vector<ForwardRows>{{id, 1}}); }), 0);
 }
 
 // Whoever counts cells under the cache's lock finds none that is neither free nor of somebody who is known: what a
@@ -62,10 +62,10 @@ TEST(RowsFrom, WhatAForwardHeldGoesBackUnderTheLock) {
   const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
   const std::vector<ForwardRows> rows{{id, 9}}, more{{other, 1}};
-  ForwardPtr forward = cache->begin_forward(rows);
+  ForwardPtr forward = cache->begin(rows);
   put_all(*cache, *forward, range(0, 9));
   cache->release_unseen(id);
-  const ForwardPtr open = cache->begin_forward(more);
+  const ForwardPtr open = cache->begin(more);
   ASSERT_EQ(cache->live_cells(), 10u);  // the window, what the forward holds, and a claim
   const auto held = [&] { return cache->pool().held_cells(); };
   std::thread ends;
@@ -86,7 +86,7 @@ TEST(WindowLending, SequencesStartBehindWhatIsGone) {
   const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
   const std::vector<ForwardRows> rows{{id, 8}};
-  put_all(*cache, *cache->begin_forward(rows), range(0, 8));
+  put_all(*cache, *cache->begin(rows), range(0, 8));
   SpanList node = cache->lend(id, 0, 8);
   node.drop_front(5);
   cache->start_at(other, 6);
@@ -98,7 +98,7 @@ TEST(WindowLending, SequencesStartBehindWhatIsGone) {
   node = {};
   EXPECT_TRUE(holds(*cache, cache->spans(other), {6, 7})) << "what a sequence borrows, it holds";
   const std::vector<ForwardRows> next{{other, 1}};
-  const ForwardPtr forward = cache->begin_forward(next);
+  const ForwardPtr forward = cache->begin(next);
   put_all(*cache, *forward, {8});
   EXPECT_EQ(seen_by(*cache, *forward, 0), (Seen{{6, 7, 8}}));
 }
@@ -108,7 +108,7 @@ TEST(WindowLending, RepointsOnlyWhatIsStillHeld) {
   const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
   for (const SequenceId each : {id, other}) {
     const std::vector<ForwardRows> rows{{each, 8}};
-    put_all(*cache, *cache->begin_forward(rows), range(0, 8));
+    put_all(*cache, *cache->begin(rows), range(0, 8));
   }
   cache->release_unseen(other);
   SpanList node = cache->lend(id, 0, 8);

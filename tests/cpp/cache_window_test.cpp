@@ -160,7 +160,7 @@ TEST(LettingGo, IsUpToTheCallerAfterBeginForward) {
   const auto cache = windowed(3);
   const SequenceId id = cache->open_sequence();
   const std::vector<ForwardRows> rows{{id, 6}};
-  const ForwardPtr forward = cache->begin_forward(rows);
+  const ForwardPtr forward = cache->begin(rows);
   EXPECT_TRUE(refused(*cache, ErrorKind::kBusy, [&] { cache->release_unseen(id); }));
   put_all(*cache, *forward, range(0, 6));
   EXPECT_EQ(cache->held_from(id), 0);
@@ -171,7 +171,7 @@ TEST(LettingGo, IsUpToTheCallerAfterBeginForward) {
   EXPECT_EQ(cache->pool().holders_of(node.spans()[0].cell), 2u) << "the node and the forward";
   EXPECT_EQ(seen_by(*cache, *forward, 0)[2], range(0, 3));
   const std::vector<ForwardRows> next{{id, 1}};
-  put_all(*cache, *cache->begin_forward(next), {6});
+  put_all(*cache, *cache->begin(next), {6});
   EXPECT_EQ(cache->pool().holders_of(node.spans()[0].cell), 1u);
   EXPECT_EQ(cache->live_cells(), 3u);
 }

@@ -155,7 +155,7 @@ class Process {
       }
     }
     for (const auto& cache_of : blocks_) {
-      const auto write = [&](PointCache& blocks, PointForward& forward) {
+      const auto write = [&](PointCache& blocks, LayerForward& forward) {
         static_cast<BlockCache&>(blocks).write(static_cast<BlockCache::Forward&>(forward), hashes);
       };
       if (!make([&] { step.write_states(cache_of->layers().front(), write); })) return;

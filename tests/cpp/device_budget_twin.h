@@ -123,8 +123,8 @@ class DeviceBudgetTwin {
     return cells;
   }
   std::uint64_t alone(std::size_t cache, const HeldState& held) const {
-    std::uint64_t units = held.slot_count() == 0 ? alone(cache, held.cells()) : 0;
-    for (std::size_t i = 0; i < held.slot_count(); ++i) units += held.slot(i).holders() == 1 ? 1 : 0;
+    std::uint64_t units = held.slots().empty() ? alone(cache, held.cells()) : 0;
+    for (const SlotRef& slot : held.slots()) units += slot.holders() == 1 ? 1 : 0;
     return units;
   }
   std::uint64_t slots(std::size_t number) const {
@@ -133,9 +133,9 @@ class DeviceBudgetTwin {
       const RestorePoint& point = state_of(node).point();
       if (!point.exists() || !point.on_device || kept_.contains(node)) continue;
       const HeldState& held = point.held[number];
-      for (std::size_t i = 0; i < held.slot_count(); ++i) {
-        holders[held.slot(i).slot()] = held.slot(i).holders();
-        ++let_go[held.slot(i).slot()];
+      for (const SlotRef& slot : held.slots()) {
+        holders[slot.slot()] = slot.holders();
+        ++let_go[slot.slot()];
       }
     }
     std::uint64_t free = 0;

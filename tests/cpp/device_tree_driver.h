@@ -191,7 +191,7 @@ class DeviceTreeDriver {
     if (Node* node = pick()) static_cast<void>(world_.behind.save_path(node));
   }
   void limit() {
-    StateCache& cache = *world_.caches.all[random_() % world_.caches.all.size()];
+    LayerCache& cache = *world_.caches.all[random_() % world_.caches.all.size()];
     static_cast<void>(cache.set_limit(std::max<std::uint32_t>(1, cache.capacity() - up_to(cache.capacity() / 4))));
   }
   // Somebody who holds the same cells, as a fork of what no node has yet.

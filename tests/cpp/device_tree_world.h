@@ -131,9 +131,9 @@ struct DeviceTreeWorld : TreeWalks {
   std::byte mark_at_end(const Node* node) const { return mark_of(node->tokens().back(), node->end()); }
   HeldState state_at(const Node* node, std::size_t state) const {
     PointCache& cache = *caches.states[state];
-    HeldState held = cache.claim_at(node->end(), kOwnCallers);
+    HeldState held = cache.claim(node->end());
     const std::vector<std::byte> image(held.units() * cache.bytes_per_unit(), mark_at_end(node));
-    cache.load_held(held, image.data(), kOwnCallers)->wait();
+    cache.load_image(held, image.data(), kOwnCallers)->wait();
     return held;
   }
   std::vector<HeldState> held_at(Node* node) const {
@@ -196,7 +196,7 @@ struct DeviceTreeWorld : TreeWalks {
       if (i >= caches.attention.size()) {
         PointCache& cache = *caches.states[i - caches.attention.size()];
         std::vector<std::byte> image(point.held[i].units() * cache.bytes_per_unit());
-        cache.store_held(point.held[i], image.data())->wait();
+        cache.store_image(point.held[i], image.data())->wait();
         right = right && is_marked(image, mark_at_end(node));
       } else if (!point.held[i].empty()) {
         right = right && is_right(node, i, point.held[i].cells());
@@ -241,7 +241,7 @@ struct DeviceTreeWorld : TreeWalks {
     leases.check(all);
     lower.check(all, is_quiet());
     behind.check(all);
-    for (const StateCache* cache : caches.all) {
+    for (const LayerCache* cache : caches.all) {
       for (std::string& finding : cache->check()) all.push_back(std::move(finding));
     }
     for (const Node* node : nodes()) check_node(node, all);
@@ -258,7 +258,7 @@ struct DeviceTreeWorld : TreeWalks {
         cat("host ", host == nullptr ? 0 : host->used(), ", under way ", behind.pending_bytes(), "; ", totals.page_outs,
             " ", totals.page_out_bytes, " ", totals.evicted_tokens, " ", totals.dropped_points, "; sealed ",
             copies.all_sealed(), ", pins ", leases.pins().size(), ", holds ", leases.holds().size(), "\n");
-    for (const StateCache* cache : caches.all) all += cat("free ", cache->free_units(), " of ", cache->limit(), "\n");
+    for (const LayerCache* cache : caches.all) all += cat("free ", cache->free_units(), " of ", cache->limit(), "\n");
     for (const Node* node : points.users()) all += cat("marked ", node->tokens().front(), " ", node->end(), "\n");
     for (const Node* node : nodes()) all += picture_of(node);
     return all;
@@ -343,7 +343,7 @@ struct DeviceTreeWorld : TreeWalks {
     all += cat("\n  point ", name_of(point.kind), " ", point.on_device);
     for (const HeldState& held : point.held) {
       all += picture_of(held.cells());
-      for (std::size_t i = 0; i < held.slot_count(); ++i) all += cat(" slot ", held.slot(i).slot());
+      for (const SlotRef& slot : held.slots()) all += cat(" slot ", slot.slot());
     }
     for (const BlobSlice& copy : point.copies) all += picture_of(copy);
     return all + "\n";

@@ -66,7 +66,7 @@ struct LowerTiersWorld : TreeWalks {
   }
   void put_point(Node* node) {
     std::vector<HeldState> held(2);
-    held[1] = caches.states[0]->claim_at(node->end(), kOwnCallers);
+    held[1] = caches.states[0]->claim(node->end());
     points.put(node, PointKind::kEnd, std::move(held));
   }
   bool copy_point(Node* node) {

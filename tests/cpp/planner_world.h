@@ -102,7 +102,7 @@ struct PlannerWorld {
       copies[i] = slice(floor, node->end());
     }
     for (std::size_t i = 0; i < caches.states.size(); ++i) {
-      held[caches.attention.size() + i] = caches.states[i]->claim_at(node->end(), kOwnCallers);
+      held[caches.attention.size() + i] = caches.states[i]->claim(node->end());
       copies[caches.attention.size() + i].blob = blob;
     }
     if (!on_device) return points.put_outside(node, PointKind::kEnd, std::move(copies));

@@ -43,7 +43,7 @@ TEST(CacheTable, CachesOfAttentionComeFirstThenThoseOfStates) {
   set.attention = {host_cells(0, kSeesAll, 64), host_cells(1, kSeesWindow, 24), host_cells(2, kSeesAll, 32),
                    host_cells(3, kSeesChunk, 8)};
   set.states = {host_states(0, 4), BlockCache::create(200, 16, 4)};
-  const std::vector<StateCache*> in_order{set.attention[0].get(), set.attention[1].get(), set.attention[2].get(),
+  const std::vector<LayerCache*> in_order{set.attention[0].get(), set.attention[1].get(), set.attention[2].get(),
                                           set.attention[3].get(), set.states[0].get(),    set.states[1].get()};
   const CacheTable table(set);
   EXPECT_EQ(table.all, in_order);

@@ -31,10 +31,8 @@ struct CursorWorld : DeviceTreeWorld {
   bool find_room(const Cursor& cursor, std::int32_t count) {
     Needs needs = caches.no_needs();
     const std::int32_t end = cursor.computed + count;
-    for (std::size_t i = 0; i < caches.attention.size(); ++i)
-      needs[i] = static_cast<std::uint32_t>(std::max(0, end - caches.attention[i]->length(cursor.sequences[i])));
-    for (std::size_t i = 0; i < caches.states.size(); ++i)
-      needs[caches.attention.size() + i] = caches.states[i]->units_for(cursor.computed, end, {});
+    for (std::size_t i = 0; i < caches.all.size(); ++i)
+      needs[i] = caches.all[i]->units_for(cursor.sequences[i], end, {});
     try {
       device_budget.make_room(needs);
       return true;
@@ -48,8 +46,8 @@ struct CursorWorld : DeviceTreeWorld {
     for (std::size_t i = 0; i < caches.attention.size(); ++i) {
       CausalCache& owner = *caches.attention[i];
       const std::int32_t before = owner.length(cursor.sequences[i]);
-      const ForwardRows row{cursor.sequences[i], rows, cursor.computed};
-      const ForwardPtr forward = owner.begin_forward(std::span(&row, 1));
+      const ForwardRows row{cursor.sequences[i], rows, {}, cursor.computed};
+      const ForwardPtr forward = owner.begin(std::span(&row, 1));
       for (const std::int32_t layer : owner.layers())
         owner.put(*forward, layer, Tensor::host(DType::kFloat32, {count, 1, owner.shape().k_dim}),
                   Tensor::host(DType::kFloat32, {count, 1, owner.shape().v_dim}));
@@ -57,8 +55,8 @@ struct CursorWorld : DeviceTreeWorld {
     }
     for (std::size_t i = 0; i < caches.states.size(); ++i) {
       auto& owner = static_cast<test::BlockCache&>(*caches.states[i]);
-      const StateForwardRows row{caches.states_among(cursor.sequences)[i], rows, {}};
-      const PointForwardPtr forward = owner.begin_step(std::span(&row, 1));
+      const ForwardRows row{caches.states_among(cursor.sequences)[i], rows, {}};
+      const LayerForwardPtr forward = owner.begin(std::span(&row, 1));
       const Digests digests = digests_of(tokens);
       owner.write(static_cast<test::BlockCache::Forward&>(*forward), std::span(&digests, 1));
     }

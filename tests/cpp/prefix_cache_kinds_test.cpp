@@ -184,7 +184,7 @@ TEST_F(Blocks, ALayerOfItIsNoRecurrentOne) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kArgument);
   }
-  EXPECT_THROW(step->write_states(0, [](PointCache&, PointForward&) {}), Error) << "a layer of attention";
+  EXPECT_THROW(step->write_states(0, [](PointCache&, LayerForward&) {}), Error) << "a layer of attention";
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ struct LoaderWorld {
     std::vector<std::string> findings = trie.check();
     places.check(findings);
     points.check(findings);
-    for (StateCache* cache : caches.all) {
+    for (LayerCache* cache : caches.all) {
       for (std::string& finding : cache->check()) findings.push_back(std::move(finding));
     }
     return findings;

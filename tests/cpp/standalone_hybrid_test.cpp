@@ -282,10 +282,10 @@ TEST(HybridTest, BusyInOneComponentRefusesForAll) {
   all.append(0, {1, 2});
   // Somebody who drives one component alone, under a number that only that one knows.
   const SequenceId own = all.states->open_sequence();
-  const auto forward = all.states->begin_forward(std::vector<StateForwardRows>{{own, 1, {}}});
+  const auto forward = all.states->begin(std::vector<ForwardRows>{{own, 1, {}}});
   EXPECT_TRUE(refused(all, ErrorKind::kArgument, [&] { all->copy_prefix(0, own, 2); }));
   all.append(1, {3});
-  const auto busy = all.window->begin_forward(std::vector<ForwardRows>{{1, 1}});
+  const auto busy = all.window->begin(std::vector<ForwardRows>{{1, 1}});
   EXPECT_TRUE(refused(all, ErrorKind::kBusy, [&] { all->copy_prefix(0, 1, 2); }));
   EXPECT_TRUE(refused(all, ErrorKind::kBusy, [&] { all->remove(1, 0); }));
   const SnapshotPtr snapshot = all->snapshot(0, 0);

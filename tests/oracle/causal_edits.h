@@ -101,7 +101,7 @@ class CausalEdits : public CausalSteps {
     twin.is_private = true;
   }
 
-  // Forwards that were begun with begin_forward let go of nothing by themselves.
+  // Forwards that were begun with begin let go of nothing by themselves.
   void release() {
     if (twins_.empty()) return;
     const SequenceId id = any();

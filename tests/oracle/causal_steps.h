@@ -92,16 +92,16 @@ class CausalSteps : public CausalDriver {
       const SequenceId id = idle(true);
       if (id < 0 || std::count(ids.begin(), ids.end(), id) != 0) continue;
       const Twin& twin = *find(id);
-      rows.push_back({id, 1 + below(6), -1});
+      rows.push_back({id, 1 + below(6)});
       if (below(3) == 0) rows.back().from = from[id] = between(std::max(0, twin.length() - 8), twin.length());
       const std::int32_t at = rows.back().from < 0 ? twin.length() : rows.back().from;
       complete = complete && resumable(twin, at) && (at == twin.length() || at >= twin.held);
       ids.insert(ids.end(), rows.back().count, id);
     }
     if (ids.empty()) return;
-    if (!complete) return expect_refused(ErrorKind::kNotRestorable, [&] { cache_->begin_forward(rows); });
+    if (!complete) return expect_refused(ErrorKind::kNotRestorable, [&] { cache_->begin(rows); });
     Step step = make_step(ids, from);
-    if (fits(step.fresh(), 0, [&] { step.forward = cache_->begin_forward(rows); })) begun(std::move(step));
+    if (fits(step.fresh(), 0, [&] { step.forward = cache_->begin(rows); })) begun(std::move(step));
   }
 
   void begun(Step step) {

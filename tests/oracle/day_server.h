@@ -102,7 +102,7 @@ class Server {
       if (layers-- == 0) return;
       std::vector<std::vector<std::uint64_t>> digests;
       for (const Text* text : texts) digests.push_back(text->hashes());
-      step.write_states(each->layers().front(), [&](PointCache& blocks, PointForward& forward) {
+      step.write_states(each->layers().front(), [&](PointCache& blocks, LayerForward& forward) {
         static_cast<test::BlockCache&>(blocks).write(static_cast<test::BlockCache::Forward&>(forward), digests);
       });
     }

@@ -683,9 +683,7 @@ class World {
       }
     };
     const auto add_slots = [&](const std::string& name, std::size_t cache, const HeldState& held) {
-      for (std::size_t i = 0; i < held.slot_count(); ++i) {
-        if (held.slot(i)) of(name)[cache].insert(static_cast<std::uint64_t>(held.slot(i).slot()));
-      }
+      for (const SlotRef& slot : held.slots()) of(name)[cache].insert(static_cast<std::uint64_t>(slot.slot()));
     };
     state.trie.visit([&](Node& node) {
       if (node.is_root()) return;
@@ -1221,7 +1219,7 @@ class World {
     std::vector<std::vector<std::uint64_t>> hashes;
     for (const Twin* twin : chosen) hashes.push_back(prefix_hashes(twin->name_space, twin->tokens));
     for (std::size_t s = 0; s < chosen.size(); ++s) verify_blocks(*chosen[s]->session, hashes[s], chosen[s]->computed);
-    step.write_states(blocks_->layers().front(), [&](PointCache& cache, PointForward& forward) {
+    step.write_states(blocks_->layers().front(), [&](PointCache& cache, LayerForward& forward) {
       static_cast<test::BlockCache&>(cache).write(static_cast<test::BlockCache::Forward&>(forward), hashes);
     });
   }

@@ -232,23 +232,23 @@ class Driver : public RecurrentSteps {
       stand(*kept);
     } else if (kept->slot) {
       kept->image.assign(shape_.bytes_per_slot(), std::byte{0});
-      cache_->store_image(kept->slot, kept->image.data())->wait();
+      cache_->store_image(HeldState(kept->slot), kept->image.data())->wait();
       kept->slot.reset();
       kept->state.reset();
     } else if (free() > 0) {
-      kept->slot = cache_->claim();
+      kept->slot = cache_->claim(1).slot();
       kept->state = hold(kept->point);
-      cache_->load_image(kept->slot, kept->image.data())->wait();
+      cache_->load_image(HeldState(kept->slot), kept->image.data())->wait();
       check_slot(kept->slot.slot(), kept->point, "a state that came back");
     } else {
-      expect_refused(ErrorKind::kCacheFull, [&] { cache_->claim(); });
+      expect_refused(ErrorKind::kCacheFull, [&] { cache_->claim(1); });
     }
   }
 
   void stand(const Kept& kept) {
     const SequenceId id = known_number();
     if (id < 0) return;
-    const auto call = [&] { cache_->stand_at(id, kept.point->length, kept.slot); };
+    const auto call = [&] { cache_->resume(id, kept.point->length, HeldState(kept.slot)); };
     if (change(id, call)) find(id)->state = kept.state;
   }
 
@@ -268,9 +268,9 @@ class Driver : public RecurrentSteps {
       case 4:
         return bad([&] { cache_->prepare_snapshots(id, {length - 1}); });
       case 5:
-        return bad([&] { cache_->begin_forward(std::vector<StateForwardRows>{{99, 1, {}}}); });
+        return bad([&] { cache_->begin(std::vector<ForwardRows>{{99, 1, {}}}); });
       default:
-        return bad([&] { cache_->stand_at(99, 0, {}); });
+        return bad([&] { cache_->resume(99, 0, {}); });
     }
   }
 };

@@ -100,7 +100,7 @@ class RecurrentSteps : public RecurrentDriver {
     auto step = std::make_unique<Step>();
     ends_.clear();
     std::set<SequenceId> ids;
-    std::vector<StateForwardRows> rows;
+    std::vector<ForwardRows> rows;
     for (std::uint32_t i = 1 + below(2); i > 0; --i) {
       const SequenceId id = known_number();
       if (id < 0 || !ids.insert(id).second) continue;
@@ -113,7 +113,7 @@ class RecurrentSteps : public RecurrentDriver {
       step->sequences.push_back(make_in_step(id, count, wanted, step->tokens));
     }
     if (rows.empty()) return;
-    const auto call = [&] { step->forward = cache_->begin_forward(rows); };
+    const auto call = [&] { step->forward = cache_->begin(rows); };
     if (std::any_of(ids.begin(), ids.end(), [&](SequenceId id) { return step_of(id) != nullptr; })) {
       return expect_refused(ErrorKind::kBusy, call);
     }
@@ -219,11 +219,11 @@ class RecurrentSteps : public RecurrentDriver {
         capture.state = in_step.slots[static_cast<std::size_t>(at - in_step.boundaries.begin())];
       }
       twin.state = in_step.slots.back();
-      std::vector<SlotRef> captured = step.forward->take_captured(i);
+      std::vector<HeldState> captured = step.forward->take_captured(i);
       expect(captured.size() == (step.started ? 0 : in_step.boundaries.size()), "captured states of a forward");
       for (std::size_t j = 0; j < captured.size(); ++j) {
-        check_slot(captured[j].slot(), in_step.slots[j]->point, "a captured state");
-        if (below(2) == 0) kept_.push_back({captured[j], in_step.slots[j], in_step.slots[j]->point, {}});
+        check_slot(captured[j].slot().slot(), in_step.slots[j]->point, "a captured state");
+        if (below(2) == 0) kept_.push_back({captured[j].slot(), in_step.slots[j], in_step.slots[j]->point, {}});
       }
     }
     drop_twin(&step);

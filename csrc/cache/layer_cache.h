@@ -5,14 +5,22 @@
 // layers at one length. Sequences hold units; so do others, by reference. A unit that nobody holds is free. A limit
 // hides the rest of the pool: at most so many are held at once, whichever they are.
 //
-// Two families derive from this: CausalCache has a cell for each token, of which some may go (a window, a chunk);
-// PointCache (point_cache.h) has states at single lengths.
+// A step claims units, and its sequences go on once every layer was written. A sequence can be cut to the lengths at
+// which its cache still has what the next query needs:
+//
+//     units_for --> begin --every layer written--> complete      length(id) has grown
+//                     '------------drop----------> as before     can_resume(id, t) --> truncate(id, t), hold(id, t)
+//
+// Two families derive from this: CausalCache has a cell for each token, of which some may go (a window, a chunk), and
+// publishes them token by token; PointCache (point_cache.h) has states at single lengths.
 //
 // Threads: every method may be called from any thread; none waits for the device. Units: where nothing else is said,
-// units of the pool. A call that throws has changed nothing.
+// units of the pool; lengths in tokens. A call that throws has changed nothing.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,12 +44,41 @@ struct CacheIdentity {
   std::vector<std::int64_t> shape;  // numbers of the kind, the first one how many layers it has
 };
 
-class StateCache {
+// `count` rows of a step that extend `sequence`.
+struct ForwardRows {
+  SequenceId sequence = 0;
+  std::uint32_t count = 0;
+  // Lengths at which states are wanted, ascending, each above the one at the beginning and below the one at the end,
+  // whose state is always kept. For caches of states; of cells everything is there afterwards.
+  std::vector<std::int32_t> boundaries = {};
+  // The first row's position; -1: the sequence's length. Rows below the length are computed again: they see the cells
+  // that are there and store nothing, the others extend the sequence. That is how a model whose other layers restart
+  // earlier goes on. What the first row sees must be held, else kNotRestorable. A state goes on at its length only.
+  std::int32_t from = -1;
+};
+
+// One open step of one cache. Destroying it before it is complete drops it.
+class LayerForward {
  public:
-  StateCache() = default;
-  virtual ~StateCache() = default;
-  StateCache(const StateCache&) = delete;
-  StateCache& operator=(const StateCache&) = delete;
+  LayerForward() = default;
+  virtual ~LayerForward() = default;
+  LayerForward(const LayerForward&) = delete;
+  LayerForward& operator=(const LayerForward&) = delete;
+
+  virtual bool complete() const noexcept = 0;  // every layer was written; its sequences have advanced
+  // Of each sequence, as lengths: those at which states come out. Another thread may drop the step meanwhile.
+  virtual std::vector<std::vector<std::int32_t>> boundaries() const { return {}; }
+  // The states at the boundaries of the i-th sequence of a complete step; once, then empty.
+  virtual std::vector<HeldState> take_captured(std::size_t) { return {}; }
+};
+using LayerForwardPtr = std::shared_ptr<LayerForward>;
+
+class LayerCache {
+ public:
+  LayerCache() = default;
+  virtual ~LayerCache() = default;
+  LayerCache(const LayerCache&) = delete;
+  LayerCache& operator=(const LayerCache&) = delete;
 
   virtual const std::vector<std::int32_t>& layers() const noexcept = 0;  // the model's own numbers
   virtual std::uint64_t nbytes() const noexcept = 0;
@@ -77,7 +114,26 @@ class StateCache {
   // there.
   virtual void fork(SequenceId from, SequenceId to, std::int32_t length) = 0;
 
+  // Whether everything is there that the next query needs at `position`, up to the length.
+  virtual bool can_resume(SequenceId id, std::int32_t position) const = 0;
+  virtual void truncate(SequenceId id, std::int32_t length) = 0;  // REQUIRES: can_resume; 0 always can
+  // Tokens whose units somebody else published; none of a kind that publishes none.
+  virtual std::int32_t borrowed_length(SequenceId) const { return 0; }
+  // Another hold on what the query at `length` needs; nothing at 0. REQUIRES: can_resume.
+  virtual HeldState hold(SequenceId id, std::int32_t length) const = 0;
+
+  // --- steps -----------------------------------------------------------------------------------------------------
+  // What a step claims that extends the sequence to `end`, with the states at `boundaries` inside it.
+  virtual std::uint32_t units_for(SequenceId id, std::int32_t end, std::span<const std::int32_t> boundaries) const = 0;
+  // Claims what the rows need, or throws kCacheFull. kBusy: a sequence is in another one. Each cache has this also with
+  // its own type of forward.
+  LayerForwardPtr begin(std::span<const ForwardRows> rows) { return begin_any(rows); }
+  virtual bool drop(LayerForward& forward) noexcept = 0;  // false: it was complete, dropped before, or another cache's
+
   virtual std::vector<std::string> check() const = 0;  // empty when every invariant holds
+
+ private:
+  virtual LayerForwardPtr begin_any(std::span<const ForwardRows> rows) = 0;
 };
 
 }  // namespace kvtrie
