@@ -142,8 +142,9 @@ class CausalCache final : public LayerCache, public std::enable_shared_from_this
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to
   // kFirstOpenedSequence - 1; unknown numbers are opened). Rows of one sequence continue it one by one; rows of several
   // may alternate. A forward that was started here and is not complete is dropped. `reserve`: only checks that a step
-  // of this shape would fit, changes nothing and returns null. A forward of this kind, once complete, lets go of what
-  // its sequences no longer see (release_unseen), and counts here what the one before still holds as free.
+  // of this shape would fit, changes nothing and returns null. A forward of this kind, once complete, lets go of the
+  // cells that its sequences no longer see (release_unseen), and counts here as free the cells that the one before
+  // still holds.
   ForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                            bool reserve = false);
   ForwardPtr current_forward() const;  // the last one that start_forward made; kArgument when there is none

@@ -85,8 +85,8 @@ class Completed final : public Completion {
 class PreparedStep {
  public:
   virtual ~PreparedStep() = default;
-  // For steps that are recorded and replayed (ops/launch_graph.h): what is new in this one, and what of it the device
-  // was given. Empty in a store without a device.
+  // For steps that are recorded and replayed (ops/launch_graph.h): the values that change in this one, and those of
+  // them that the device was given. Empty in a store without a device.
   virtual ops::StepTables tables() const { return {}; }
   virtual ops::RecordedTables recorded() const { return {}; }
 };

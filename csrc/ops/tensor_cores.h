@@ -1,8 +1,8 @@
 // Whether a device multiplies 16 x 16 by 16 x 8 halves by one instruction of a warp, as kernels/tensor_core.clh asks
 // for it: NVIDIA's from compute capability 8.0 on.
 //
-// Kernels with such instructions are a form of the work-group family. That a device has them is what its driver says;
-// that its compiler takes them and computes what the reference does, is found out by a kernel's self-test.
+// Kernels with such instructions are a form of the work-group family. The driver says that a device has them; a
+// kernel's self-test finds out whether its compiler takes them and computes the reference's results.
 //
 // Threads: every function may be called from any thread.
 #pragma once

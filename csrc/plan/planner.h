@@ -11,9 +11,9 @@
 //     window    ====   ==================================    =====     of 128: complete at 700, not at 900
 //     states             o                        o              o     serve at their own lengths: 300, 700, 1000
 //
-// `reach` is the deepest such length that cuts no atomic span, and says what kept it from the match. `missing` is what
-// of it is not on the device, and who has it: where there is a choice, what is on the device counts, and of slices the
-// one that leads furthest.
+// `reach` is the deepest such length that cuts no atomic span, and says what kept it from the match. `missing` is the
+// part that is not on the device, and who has it: where there is a choice, state on the device counts, and of slices
+// the one that leads furthest.
 //
 // A session that stands at `computed`, where the path begins, has what lies before: what its windows see there it holds
 // itself. With `device_only` the lower tiers are as if they were empty.

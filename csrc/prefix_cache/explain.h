@@ -1,5 +1,5 @@
-// Why no more of a prompt would be reused: where it leaves what is known, what each cache could go on from, and what
-// computing the rest takes.
+// The reason for not more reuse of a prompt: where it leaves the known tokens, how far each cache could go on, and the
+// time for the rest.
 //
 // Concept. Three things end a prompt's reuse, and this names each by itself:
 //

@@ -120,7 +120,7 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
 
   // No side effect, and no question to the store: what only that has is not in the plan.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;
-  // Why the plan is no better: where the prompt leaves what is known, and what each cache could go on from.
+  // The reason for not a better plan: where the prompt leaves the known tokens, and how far each cache could go on.
   Explanation explain(std::string_view name_space, std::span<const Token> tokens) const;
   // The same text in the tokens that the tree knows it by (trie/match_text.h).
   Tokens match_text(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const;

@@ -7,10 +7,10 @@
 // Afterwards max((limit - keep) / 2, 1) tokens are free below the limit. A span that goes as one is never cut: the drop
 // grows to its end. Source of the arithmetic: the context shift of the llama.cpp and Ollama servers.
 //
-// All attention caches move what stays down and rotate K, or none: what can be refused is asked of every cache first,
-// and the only step after that which can fail for lack of room comes before any cache has changed; a failure further on
-// ends the conversation. Cells that others hold are copied before they are rotated, so there has to be room for them in
-// every cache. States cannot be shifted. The conversation is private from then on.
+// All attention caches move the rest down and rotate K, or none: every cache is asked first for all that can be
+// refused, and the only step after that which can fail for lack of room comes before any cache has changed; a failure
+// further on ends the conversation. Cells that others hold are copied before they are rotated, so there has to be room
+// for them in every cache. States cannot be shifted. The conversation is private from then on.
 //
 // Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once

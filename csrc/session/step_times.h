@@ -11,8 +11,8 @@
 // for the marks: they are looked at when the next step is made. In a loop of prefill steps the second mark is set once
 // more when the loop comes back, behind what the model did after its last layer.
 //
-// Where no device computes, marks are done at once and the cache's clock is used; so it is where that clock is not one
-// of real seconds, since what steps take is compared with what loading takes.
+// Where no device computes, marks are done at once and the cache's clock is used; so it is where that clock does not
+// count real seconds, since the time of steps is compared with that of loading.
 //
 // This class is the only one that tells the cost model what computing takes. Of steps that the device has not finished
 // it keeps the latest 64. Errors: a mark that cannot be set, as on a device that is lost, costs a measurement; the

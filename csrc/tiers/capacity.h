@@ -11,7 +11,7 @@
 // hold a fraction of the smallest pool of attention.
 //
 // Errors: kArgument, kNotSupported for caps that cannot be; kCacheFull for what has to stay, nothing has changed then.
-// A device or the memory may fail on the way: then the caps are what they were, as far as what is held allows it.
+// A device or the memory may fail on the way: then the caps are the old ones, as far as the held bytes allow it.
 // Threads: guarded by the prefix cache's mutex. Host memory and files can only be let go of when nothing is on its way
 // between the tiers, which is the caller's to wait for (limits.cpp). Units: cells, slots, bytes, tokens.
 #pragma once

@@ -13,8 +13,8 @@
 // Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go of. A
 // page-in keeps the state that it builds on meanwhile: `keep` (scope: InUseScope, holds.h).
 //
-// A claim says whose it is, and what goes, goes in two rounds (quotas.h): first what the claiming namespace has beyond
-// its most, then what is missing, from any that is above its floor. Namespaces without a quota are one group that has
+// A claim says whose it is, and evicts in two rounds (quotas.h): first the units that the claiming namespace has beyond
+// its most, then the missing ones, from any that is above its floor. Namespaces without a quota are one group that has
 // neither.
 //
 //     device_budget.cpp         what is idle, how much that comes to, refusals

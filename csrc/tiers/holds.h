@@ -11,7 +11,7 @@
 
 namespace kvtrie {
 
-// Keeps what a path needs (Planner::use_of) out of what may be evicted, for a while.
+// Keeps the state that a path needs (Planner::use_of) from eviction, for a while.
 class InUseScope {
  public:
   InUseScope(DeviceBudget& device_budget, InUse in_use) : device_budget_(device_budget) {

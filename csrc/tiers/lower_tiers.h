@@ -13,18 +13,18 @@
 // Which goes first. In each of the two orders (tree_orders.h) the victim of the cache's policy, leaves before what they
 // hang below; a node leaves a tier as one. When no victim is left in memory, copies of nodes on the device that
 // sessions stand on or that are pinned go, but for those of paths that calls hold, who may be after them. `MayLose`
-// says whether what is nowhere else may go, too; what may not ends the search.
+// says whether state that is nowhere else may go, too; state that may not ends the search.
 //
 // A saved node has all nodes above it saved, too, and goes leaf first: everything on the disk can always be reached
-// from the root, today and after a restart. So nothing goes from the disk for what is written below it, and what is on
-// its way to a file cannot be hurried: it is in no file yet, and is not let go of.
+// from the root, today and after a restart. So nothing goes from the disk for files that are written below it, and
+// state on its way to a file cannot be hurried: it is in no file yet, and is not let go of.
 //
 // Caps. To lower one is to make room and then to take it away. Beyond victims, what pinned nodes have in memory goes
 // where it is in files, too, and files of nodes on the device go, leaf first; then marks of users are taken off, the
 // oldest first. State that pins hold nowhere else stays: `pinned_host_bytes`, `pinned_disk_bytes` with all above it.
 //
-// Invariants (check): what is used of a budget is at most its cap, and at least what nodes have, each memory and each
-// file counted once; exactly that while nothing is on its way (`quiet`).
+// Invariants (check): the used bytes of a budget are at most its cap, and at least those of the nodes, each memory and
+// each file counted once; exactly those while nothing is on its way (`quiet`).
 //
 // Errors. A function that says no has let go of what it could before, and of nothing that it may not lose. Where there
 // is no such tier, nothing that makes room in it may be called. Cost: O(log n) for each victim and its blobs; O(nodes

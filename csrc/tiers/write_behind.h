@@ -1,4 +1,4 @@
-// Writing behind: what leaves the device, and what closing sessions leave, becomes files while nobody waits.
+// Writing behind: state that leaves the device, and state of closing sessions, becomes files while nobody waits.
 //
 // Concept. This class is the only one that puts state on its way to files, and knows what is. A node is *saved* when
 // all it has lies in files. A path is saved root first, and a snapshot whose ancestor failed is not written: so what is
@@ -12,7 +12,7 @@
 // Queued copies are written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
-// Behind the callers only what is wanted is written (demand.h): of a path, what is from the root down. Other copies
+// Behind the callers only wanted state is written (demand.h): of a path, the nodes from the root down. Other copies
 // stay where they are, and may go from memory for those. When all is asked for, all is written.
 //
 // A *flush* asks for all that is there when it begins. It goes over the tree in rounds, since host memory may hold only
@@ -97,8 +97,8 @@ class WriteBehind {
 
   bool is_saved(const Node* node) const;
   bool all_saved() const;
-  // As much of the path as is wanted and fits; whether that is all of it. Nothing in memory is lost for it but what is
-  // not wanted, and nothing of the path; on the disk what was not used for long goes.
+  // As much of the path as is wanted and fits; whether that is all of it. In memory only unwanted state is lost for it,
+  // and nothing of the path; on the disk the files go that were not used for long.
   bool save_path(Node* node);
   std::uint64_t begin_flush() { return ++flushes_; }  // its number
   // Of the next `count` nodes of a walk, what is not saved, with all above it, is asked for.

@@ -20,8 +20,8 @@
 // State that is not wanted is held back from writing behind only: a flush and a save write it, too. State from files or
 // from a store starts with 1; in files it is saved anyway.
 //
-// Invariants (check): 1 <= asked <= after; a node has no more than the one above it, so what is written has all above
-// it written; what is pinned is wanted.
+// Invariants (check): 1 <= asked <= after; a node has no more than the one above it, so a written node has all nodes
+// above it written; pinned nodes are wanted.
 //
 // Errors: none; nothing here takes memory. Cost: O(nodes of the path that are new to the session); O(nodes) for
 // `check`. Threads: guarded by the prefix cache's mutex. Units: sessions, tokens.

@@ -8,9 +8,9 @@
 // Outside the device bytes lie in *blobs* (store/blob.h): in host memory, in a file, or in both. A node on the device
 // may have such copies, too: a copy that is there already makes leaving the device free.
 //
-// A *restore point* is what the caches need to go on from exactly the node's end: for a windowed cache the whole of
-// what a query there sees (it may begin above this node), for a recurrent cache a state. It is held as one: in the
-// device's memory, outside it, in both, or not at all.
+// A *restore point* is the state that the caches need to go on from exactly the node's end: for a windowed cache all
+// cells that a query there sees (they may begin above this node), for a recurrent cache a state. It is held as one: in
+// the device's memory, outside it, in both, or not at all.
 //
 //     full        [=================================]        one range: the node's tier
 //     window 512  [....====......===================]        what is still held

@@ -27,8 +27,8 @@
 //
 // The next victim. A namespace with a quota is a group of the trie (trie/victim_order.h), and so has victim orders,
 // spaced restore points and device tokens of its own: the first that may go is found in each group as ever, and the one
-// that goes is the first of those. So a search costs O(groups) more, never a pass over what is protected; and what goes
-// within a namespace does not depend on the others. The namespace's root is locked, so that it keeps its numbers.
+// that goes is the first of those. So a search costs O(groups) more, never a pass over protected nodes; and the
+// eviction of a namespace does not depend on the others. The namespace's root is locked, so that it keeps its numbers.
 //
 // Errors: a call that throws has changed nothing. Threads: guarded by the prefix cache's mutex; budgets and pools count
 // by themselves. Units: units of the pools; bytes.

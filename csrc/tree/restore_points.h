@@ -1,8 +1,8 @@
 // Restore points: which nodes have one, where it is, and which goes first.
 //
-// Concept. A restore point is what the caches need to go on from exactly one node's end: for each windowed cache the
-// whole of what a query there sees (it may begin above the node), for each recurrent one a state. It is kept and goes
-// as one. This class is the only one that changes any of it:
+// Concept. A restore point is the state that the caches need to go on from exactly one node's end: for each windowed
+// cache all cells that a query there sees (they may begin above the node), for each recurrent one a state. It is kept
+// and goes as one. This class is the only one that changes any of it:
 //
 //              put    +-----------+    leave    +---------+
 //     (none) -------->| on device |------------>| outside |----> remove

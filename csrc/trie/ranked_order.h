@@ -16,8 +16,8 @@
 // not used any more is demoted as a whole, and its end takes it along.
 //
 // Members that left are remembered in a GhostTable, as many paths as twice the members: a node that joins with a path
-// that is known there starts with those uses and one more (slru: protected). Without that, most of what was used often
-// is new again each time it comes back, wherever the members are fewer than what is used again.
+// that is known there starts with those uses and one more (slru: protected). Without that, most nodes that were used
+// often are new again each time they come back, wherever the members are fewer than the nodes in use.
 //
 // Mechanism. One heap of the members that could go and are not protected; slru has a second one with all that are
 // protected, whether they could go or not. A member is *listed* (could go), *parked* (held) or *locked*; unlike in

@@ -149,8 +149,8 @@ class Trie {
   // Pre-order, iterative, roots included; namespaces by name, children by first token. `each` must not change the tree.
   void visit(const std::function<void(Node&)>& each) const;
   // The next `count` nodes of a walk, in no particular order, roots left out; fewer when it is over. The tree may
-  // change between two pieces: what is there all the time is met once, what comes and goes at most once for each node
-  // that it was. `each` may take the node that it gets, or others, out of the tree.
+  // change between two pieces: nodes that are there all the time are met once, others at most once for each node that
+  // they were. `each` may take the node that it gets, or others, out of the tree.
   void visit_some(NodeWalk& walk, std::size_t count, const std::function<void(Node&)>& each) const;
   std::uint64_t visits() const noexcept { return visits_; }  // nodes that both of these have met since the beginning
   std::vector<std::string> check() const;                    // empty when every invariant holds; O(nodes)

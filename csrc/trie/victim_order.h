@@ -26,10 +26,10 @@
 // above, as long as the members on the path are consecutive. An owner that keeps the members of a tier consecutive on
 // every path, and locks members (or children of members) only, never sees a victim with a locked node below it.
 //
-// That is the shape of the tiers' orders. Others (order_shape.h) take no notice of locks, nor of what is above or
-// below: their members are what any node may have, whatever its neighbours have. A search may pass over members that
-// have nothing to give at the moment; `park` leaves one out of all searches until its next use or `relist`, which makes
-// it the latest used without counting a use.
+// That is the shape of the tiers' orders. Others (order_shape.h) take no notice of locks, nor of the nodes above or
+// below: their members are things that any node may have, whatever its neighbours have. A search may pass over members
+// that have nothing to give at the moment; `park` leaves one out of all searches until its next use or `relist`, which
+// makes it the latest used without counting a use.
 //
 // Groups. A namespace may have orders of its own (Trie::set_group), so that the first of its nodes, and of all others,
 // is found without passing over anybody else's. Nothing but the clock is shared between groups: which nodes of one go,

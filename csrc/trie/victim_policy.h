@@ -10,7 +10,7 @@ namespace kvtrie {
 
 enum class VictimPolicy : std::uint8_t {
   kLru,   // least recently used
-  kSlru,  // segmented: what was used once goes before what was used again; a scan cannot flush the second kind
+  kSlru,  // segmented: a node used once goes before a node used again; a scan cannot flush the second kind
   kLfu,   // least frequently used, then least recently
   kCost,  // least recompute time per byte, aged by what went before it (greedy-dual with frequency)
 };
