@@ -220,22 +220,47 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
 
 // ---- the scan of Mamba-2 ---------------------------------------------------------------------------------------------
 
-// One row for DELTA_ROWS rows of S; x and y point at the first of them.
-void ssd_step(VEC S[DELTA_ROWS][DELTA_VECTORS], SHARED const float* b, SHARED const float* c, float step, float a,
-              float skip, __global const float* x, __global float* y) {
-  const float decay = exp(step * a);
-  VEC sum[DELTA_ROWS];
-  float u[DELTA_ROWS];
-  for (int r = 0; r < DELTA_ROWS; ++r) sum[r] = (VEC)(0.0f), u[r] = step * x[r];
-#pragma unroll
-  for (int i = 0; i < DELTA_VECTORS; ++i) {
-    const VEC key = ROW_VECTOR(b, i), query = ROW_VECTOR(c, i);
+#if LANES > 1
+#define SSD_ROWS 1  // S is in registers, which no loop over rows may count through
+#else
+#define SSD_ROWS DELTA_TILE
+#endif
+
+// `count` rows, at most SSD_ROWS, for DELTA_ROWS rows of S. The columns of S go through all of the rows one after the
+// other, so that each is read and written once; what a row adds up has the order of columns, however the rows are cut.
+// x, y and dt point at the first of them; their rows are `heads` apart, those of b and c `stride`.
+void ssd_rows(VEC S[DELTA_ROWS][DELTA_VECTORS], int count, SHARED const float* b, SHARED const float* c, ulong stride,
+              __global const float* dt, float least, float most, float a, float skip, __global const float* x,
+              __global float* y, int heads, int head_dim) {
+  VEC sum[SSD_ROWS][DELTA_ROWS];
+  float u[SSD_ROWS][DELTA_ROWS], decay[SSD_ROWS];
+  for (int t = 0; t < count; ++t) {
+    const float step = fmin(fmax(dt[(ulong)t * heads], least), most);
+    decay[t] = exp(step * a);
     for (int r = 0; r < DELTA_ROWS; ++r) {
-      S[r][i] = FMA((VEC)(u[r]), key, decay * S[r][i]);
-      sum[r] = FMA(S[r][i], query, sum[r]);
+      sum[t][r] = (VEC)(0.0f);
+      u[t][r] = step * x[(ulong)t * heads * head_dim + r];
     }
   }
-  for (int r = 0; r < DELTA_ROWS; ++r) y[r] = sum_lanes(sum[r]) + skip * x[r];
+#if LANES > 1
+#pragma unroll
+#endif
+  for (int i = 0; i < DELTA_VECTORS; ++i) {
+    VEC column[DELTA_ROWS];
+    for (int r = 0; r < DELTA_ROWS; ++r) column[r] = S[r][i];
+    for (int t = 0; t < count; ++t) {
+      const VEC key = ROW_VECTOR(b + t * stride, i), query = ROW_VECTOR(c + t * stride, i), fade = (VEC)(decay[t]);
+      for (int r = 0; r < DELTA_ROWS; ++r) {
+        column[r] = FMA((VEC)(u[t][r]), key, fade * column[r]);
+        sum[t][r] = FMA(column[r], query, sum[t][r]);
+      }
+    }
+    for (int r = 0; r < DELTA_ROWS; ++r) S[r][i] = column[r];
+  }
+  for (int t = 0; t < count; ++t) {
+    const ulong row = (ulong)t * heads * head_dim;
+    for (int r = 0; r < DELTA_ROWS; ++r) y[row + r] = sum_lanes(sum[t][r]) + skip * x[row + r];
+  }
 }
 
 // Global ids: DELTA_ROWS rows of S, head, sequence.
@@ -266,17 +291,18 @@ KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global c
 #if LANES > 1
     share_rows(b + tile * stride, c + tile * stride, keys, queries, stride, rows);
 #endif
-    for (int i = 0; mine && i < rows; ++i) {
-      const int t = tile + i;
-      const ulong at = (ulong)t * heads;
-      const float step = fmin(fmax(dt[at], least), most);
+    for (int done = 0, next; mine && done < rows; done = next) {  // up to where a state is wanted
+      next = min(write == run[4] ? rows : min(rows, table[write] - tile), done + SSD_ROWS);
+      const ulong at = (ulong)(tile + done) * heads;
 #if LANES > 1
-      ssd_step(S, keys + i * VW * DELTA_VECTORS, queries + i * VW * DELTA_VECTORS, step, log_decay, skip,
-               x + at * head_dim, y + at * head_dim);
+      ssd_rows(S, SSD_ROWS, keys + done * VW * DELTA_VECTORS, queries + done * VW * DELTA_VECTORS,
+               VW * DELTA_VECTORS, dt + at, least, most, log_decay, skip, x + at * head_dim, y + at * head_dim, heads,
+               head_dim);
 #else
-      ssd_step(S, b + t * stride, c + t * stride, step, log_decay, skip, x + at * head_dim, y + at * head_dim);
+      ssd_rows(S, next - done, b + (tile + done) * stride, c + (tile + done) * stride, stride, dt + at, least, most,
+               log_decay, skip, x + at * head_dim, y + at * head_dim, heads, head_dim);
 #endif
-      if (write == run[4] || table[write] != t + 1) continue;
+      if (write == run[4] || table[write] != tile + next) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * heads + head) * head_dim + first);
       write += 2;
     }
