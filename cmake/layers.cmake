@@ -2,7 +2,7 @@
 #
 #   base <- cl <- tensor <- ops <- cache <- standalone
 #   base <- trie    base <- store
-#   cache, trie, store <- tree <- plan <- tiers <- session <- prefix_cache
+#   cache, trie, store <- tree <- plan <- tiers <- session <- paging <- exchange <- prefix_cache <- replay
 #
 # Includes are written "layer/file.h". Each layer is reached through its own folder <build>/layers/<layer>, which holds
 # one link <layer> -> csrc/<layer>; csrc itself is on nobody's include path.
@@ -12,9 +12,9 @@ set(KVTRIE_STANDARD_HEADERS
     <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map> <memory> <optional> <set>
     <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
 
-set(KVTRIE_LAYERS base cl tensor ops cache standalone trie store prefix_cache)
+set(KVTRIE_LAYERS base cl tensor ops cache standalone trie store prefix_cache replay)
 # What prefix_cache stands on alone; tested with it.
-set(KVTRIE_PREFIX_CACHE_LAYERS tree plan tiers session)
+set(KVTRIE_PREFIX_CACHE_LAYERS tree plan tiers session paging exchange)
 
 # kvtrie_layer(<name> [lower layers it sees ...]) defines kvtrie_<name> from csrc/<name>/*.cpp; header-only layers become
 # INTERFACE targets.

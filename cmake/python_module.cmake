@@ -28,7 +28,7 @@ if(CMAKE_DISABLE_PRECOMPILE_HEADERS)
 endif()
 target_precompile_headers(_core PRIVATE ${KVTRIE_STANDARD_HEADERS} "${checked}" <pybind11/numpy.h> <pybind11/stl.h>
                           "${PROJECT_SOURCE_DIR}/python/bindings/convert.h" <prefix_cache/prefix_cache.h>)
-target_link_libraries(_core PRIVATE kvtrie_prefix_cache kvtrie_standalone)
+target_link_libraries(_core PRIVATE kvtrie_replay kvtrie_standalone)
 # Conversions of arguments: a call's time is the library's, and compiling is quicker by a third than at -O3.
 target_compile_options(_core PRIVATE $<$<CONFIG:Release>:-O1>)
 set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")

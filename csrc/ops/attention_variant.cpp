@@ -9,6 +9,7 @@
 #include "ops/self_test.h"
 #include "ops/support.h"
 #include "ops/tensor_cores.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -87,12 +88,12 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   AttentionVariant variant;
   variant.fast = true;
   variant.program = "attention";
-  variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, 8);
+  const AttentionRow& tuned = attention_row(width);
+  variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, tuned.heads);
   const std::int32_t heads = variant.heads_per_item;
-  const std::int32_t lines = heads == 8 && width == 16 ? 8 : heads >= 3 ? 4 : heads;
-  // Accumulators of V that fit the registers: 32 of 16 floats, or 16 narrower ones. Of many lines four share each load.
-  const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
-  const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 2);
+  const std::int32_t lines = heads == tuned.heads ? tuned.lines_of_all : heads >= 3 ? tuned.lines : heads;
+  const std::int32_t chunks = largest_divisor(sizes.v_dim / width, tuned.sums / lines);
+  const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, tuned.many_chunks);
   variant.options =
       join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DATTENTION_VW=", width,
            " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);

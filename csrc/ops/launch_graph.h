@@ -18,7 +18,7 @@
 // Where it works. The kernel relies on two things that OpenCL 1.2 does not promise and CPU devices keep: work-groups
 // see each other's writes in order, and a buffer stays where it is. So graphs are made for CPU devices that share the
 // host's memory only; a buffer must lie in the same place in two launches before its address is used; and whoever makes
-// a graph replays the recorded step and compares (prefix_cache/step_graph.h does), before it is used. Anything that
+// a graph replays the recorded step and compares (replay/step_graph.h does), before it is used. Anything that
 // cannot be recorded is a reason, never an error: the step was computed all the same.
 //
 // Memory: activations of one step (they are used in turn, as the recorded step did), and what is recorded stays alive

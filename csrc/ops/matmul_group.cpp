@@ -6,12 +6,14 @@
 #include "ops/matmul_proof.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::size_t kLeastLanes = 32, kFewLanes = 128, kManyLanes = 256;
-constexpr std::int32_t kFewRows = 8, kGroupColumns = 64;
+constexpr std::int32_t kGroupColumns = 64;
+
+const FamilyRow& tuned() { return family_row(KernelFamily::kWorkGroup); }
 
 // Bytes of a number; of two numbers of 4 bits.
 std::int32_t stored_bytes(WeightDType stored) {
@@ -69,10 +71,10 @@ std::int32_t slice_for(std::int32_t k) noexcept { return (k + 1023) / 1024 * 16;
 GroupVariant choose_group(const GroupLimits& limits, const Sides& sides, WeightDType stored,
                           std::optional<Activation> gated, bool aligned) {
   GroupVariant variant{stored, gated, 0, 0, kGroupColumns, aligned};
-  if (sides.m <= kFewRows) variant.rows = sides.m == 1 ? 1 : sides.m <= 4 ? 4 : 8;
+  if (sides.m <= tuned().few_rows) variant.rows = sides.m == 1 ? 1 : sides.m <= 4 ? 4 : 8;
   const bool few = variant.rows > 0;
   const std::size_t lanes =
-      std::bit_floor(std::clamp<std::size_t>(limits.lanes, kLeastLanes, few ? kFewLanes : kManyLanes));
+      std::bit_floor(std::clamp(limits.lanes, tuned().least_lanes, few ? tuned().few_lanes : tuned().many_lanes));
   variant.lanes = static_cast<std::int32_t>(lanes);
   while (variant.lanes > 32 && 2 * variant.local_bytes() > limits.local_bytes) variant.lanes /= 2;
   const bool idle = groups_of(variant, sides) < 2 * std::max<std::size_t>(limits.units, 1);
@@ -116,9 +118,9 @@ bool launch_group(const Tensor& x, const Tensor& panels, const Sides& sides, Wei
   const cl::DevicePtr& device = x.device();
   if (!shares_work(*device)) return false;
   GroupLimits limits = group_limits(*device);
-  // The limit that a kernel's registers set shows when it is tried: then with fewer lanes.
-  for (limits.lanes = std::clamp(limits.lanes, kLeastLanes, kManyLanes); limits.lanes >= kLeastLanes;
-       limits.lanes /= 2) {
+  // What a kernel's registers allow shows when it is tried: then with fewer lanes.
+  for (limits.lanes = std::clamp(limits.lanes, tuned().least_lanes, tuned().many_lanes);
+       limits.lanes >= tuned().least_lanes; limits.lanes /= 2) {
     const GroupVariant variant = choose_group(limits, sides, stored, gated, is_aligned(x, sides));
     if (!variant_works(device, variant.key(), [&] { return group_agrees(device, variant); })) continue;
     bare::matmul_group(variant, x, panels, sides, add, y, columns);

@@ -32,44 +32,6 @@ void prove_packing(const Tensor& w, WeightDType stored) {
   if (kernel_family(*w.device()) == KernelFamily::kSerial) proven_for(w, 1, stored, {});
 }
 
-// Up to 8 rows are limited by memory: a work-item reads one stream. Where it is passed several times a slice is small
-// enough for the first cache of any processor (16 KiB of float32); 32 registers of 16 floats pass float32 twice, which
-// long slices do not harm. Converting a number costs as much as two multiplications: with 16 registers two rows and
-// four vectors are faster than four and two, but not for blocks, whose numbers are converted and scaled. With 32
-// registers eight rows and two vectors convert those once: 1.1 to 1.4 times as fast as four and four (AVX-512).
-PackedTile few_rows(std::int32_t width, WeightDType stored) {
-  const bool scaled = is_quantised(stored);
-  if (width == 16) return {scaled ? 8 : 4, scaled ? 2 : 4, 8, 4, false, stored == WeightDType::kFloat32 ? 0 : 128};
-  return {scaled ? 4 : 2, scaled ? 2 : 4, 8, 4, false, scaled ? 128 : 64};
-}
-
-// Two groups of outputs in turns, a few k of each, are two streams of memory, asked for ahead: on any AVX2 processor
-// near the best. Four are 1.1 to 1.2 times as fast as one on Zen 3, and take 1.7 times as long on Zen 5. Not for
-// blocks, whose 32 k are too long for taking turns.
-PackedTile one_row(std::int32_t width, WeightDType stored) {
-  if (width == 16) return {1, 4, 1, 4};
-  if (stored == WeightDType::kQ8) return {1, 8, 1, 4};
-  if (is_quantised(stored)) return {1, 4, 1, 4, false, 128};  // scales and minima take registers, too
-  return {1, 8, 1, 8, false, 8};
-}
-
-// 32 registers of 16 floats hold 24 sums, what they are multiplied by and a factor; 16 registers 12 sums, two vectors,
-// a factor, and a product where there is no fused multiply-add. 66 rows are the least multiple of 6 for 64.
-PackedTile choose_tile(std::int32_t width, std::int32_t rows, WeightDType stored) {
-  if (rows == 1) return one_row(width, stored);
-  if (rows <= 8) return few_rows(width, stored);
-  return {6, width == 16 ? 4 : 2, 66, 16, true};
-}
-
-// Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast
-// (AVX-512: up to 8 rows, but for one of float32; AVX2: for one row). Blocks of rows ask for themselves.
-constexpr std::int32_t kAhead = 4096;
-
-bool asks_ahead(std::int32_t width, std::int32_t rows_block, WeightDType stored) {
-  if (width < 16) return rows_block == 1;
-  return rows_block == 1 ? stored != WeightDType::kFloat32 : rows_block <= 8;
-}
-
 }  // namespace
 
 std::string PackedVariant::options() const {
@@ -81,7 +43,7 @@ std::string PackedVariant::options() const {
   if (routed) text += " -DROUTED=1";
   text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
   if (tile.slice > 0 && tile.rows_block > 1) text += " -DNEXT_SLICE=1";
-  if (asks_ahead(width, tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
+  if (tile.ahead > 0) text += join(" -DAHEAD=", tile.ahead);
   return text;
 }
 
@@ -89,7 +51,7 @@ std::string PackedVariant::key() const { return "matmul packed " + options(); }
 
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated) {
-  return {choose_tile(width, rows, stored), stored, gated, width, false};
+  return {packed_tile(width, rows, stored), stored, gated, width, false};
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
@@ -169,7 +131,7 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 
 namespace {
 
-// Products of all numbers of rows, as choose_tile, choose_group and choose_tensor tell them apart, with weights of
+// Products of all numbers of rows, as packed_tile, choose_group and choose_tensor tell them apart, with weights of
 // `out` outputs.
 void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
                       std::int64_t out) {

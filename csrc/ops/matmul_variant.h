@@ -7,17 +7,10 @@
 
 #include "ops/matmul.h"
 #include "ops/support.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 
-// Sizes of the packed kernel: rows x vectors are accumulated in registers; one work-item computes up to rows_block x
-// item_panels of 16 outputs, one group of 4 panels or several. Blocked: kernels/matmul_blocks.clh. slice: k of a group
-// that are multiplied by all rows before the next group, or the next slice, takes its turn; 0: what the kernel says.
-struct PackedTile {
-  std::int32_t rows = 1, vectors = 1, rows_block = 1, item_panels = 1;
-  bool blocked = false;
-  std::int32_t slice = 0;
-};
 // One compiled form of the packed kernels.
 struct PackedVariant {
   PackedTile tile;

@@ -5,6 +5,7 @@
 #include "ops/reference.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -19,7 +20,9 @@ struct DeltaVariant {
 };
 
 DeltaVariant serial_variant(std::int64_t v_dim) {
-  return {v_dim % 8 == 0 ? 8 : v_dim % 4 == 0 ? 4 : v_dim % 2 == 0 ? 2 : 1, 1};
+  std::int32_t rows = family_row(KernelFamily::kSerial).delta_rows;
+  while (v_dim % rows != 0) rows /= 2;
+  return {rows, 1};
 }
 
 std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {

@@ -5,6 +5,7 @@
 
 #include "ops/registry.h"
 #include "ops/support.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops::bare {
 namespace {
@@ -61,11 +62,11 @@ cl::Kernel argmax_kernel(cl::Device& device, std::int32_t lanes) {
 }  // namespace
 
 std::int32_t argmax_lanes(cl::Device& device) {
-  constexpr std::uint32_t kMost = 512;
   const std::int32_t least = lanes_for(device);
   if (least == 1) return 1;
   if (const auto known = registry::argmax_lanes(device)) return *known;
-  auto lanes = static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
+  auto lanes = static_cast<std::int32_t>(
+      std::bit_floor(std::clamp(device.info().max_work_group, 1U, family_row(KernelFamily::kWorkGroup).argmax_lanes)));
   while (lanes > least && static_cast<std::int32_t>(device.group_limit(argmax_kernel(device, lanes))) < lanes)
     lanes /= 2;
   lanes = std::max(lanes, least);

@@ -6,6 +6,7 @@
 #include "base/cell_format.h"
 #include "ops/ops.h"
 #include "ops/registry.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 
@@ -56,10 +57,10 @@ Tensor as_float32(const Tensor& tensor) {
 }
 
 std::int32_t lanes_for(cl::Device& device) {
-  constexpr std::uint32_t kMost = 64;
   if (kernel_family(device) != KernelFamily::kWorkGroup) return 1;
   if (const auto known = registry::lanes(device)) return *known;
-  auto lanes = static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
+  auto lanes = static_cast<std::int32_t>(
+      std::bit_floor(std::clamp(device.info().max_work_group, 1U, family_row(KernelFamily::kWorkGroup).lanes)));
   const auto limit = [&] {  // of a kernel that stands for all the small ones: sums of rows in local memory
     const std::string options = join("-DLANES=", lanes, row_option(device));
     return static_cast<std::int32_t>(device.group_limit(device.kernel("rows", "rms_norm", options)));

@@ -52,8 +52,4 @@ struct InUse {
   Group group = 0;                             // of its namespace
 };
 
-// Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
-// its index.
-bool check_tokens(std::span<const Token> tokens, std::string_view where);
-
 }  // namespace kvtrie

@@ -1,19 +1,20 @@
-// Looking inside: stats and nodes.
+// Looking inside: stats, nodes, and the check of every invariant: each owner's own, of each node and cursor, and of the
+// caches.
 #include <algorithm>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "plan/node_tier.h"
-#include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "tree/node_bytes.h"
+#include "tree/node_check.h"
 
 namespace kvtrie {
 
-std::uint64_t PrefixCacheState::disk_tokens(Entry& entry) {
+std::uint64_t PrefixCacheState::disk_tokens(Call& call) {
   std::uint64_t tokens = 0;
   if (lower.disk() == nullptr || trie.token_count() == places.device_tokens()) return tokens;
-  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
+  Pieces(call).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(gate.mutex) {
     trie.visit_some(walk, count, [&](const Node& node) {
       if (tier_of(state_of(&node)) == Tier::kDisk) tokens += state_of(&node).length();
     });
@@ -78,7 +79,7 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
   for (const Cursor* cursor : sessions) ++standing[cursor->ahead != nullptr ? cursor->ahead : cursor->node];
   std::unordered_map<const Node*, std::int32_t> index;
   std::vector<NodeInfo> infos;
-  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(gate.mutex) {
     index[&node] = static_cast<std::int32_t>(infos.size());
     NodeInfo info;
     info.tokens.assign(node.tokens().begin(), node.tokens().end());
@@ -94,13 +95,42 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
       info.bytes = state.on_device() ? device_bytes_of(caches, state) : outside_bytes_of(caches, state);
       info.point = state.point().kind;
       if (state.point().exists()) info.point_tier = state.point().on_device ? Tier::kDevice : tier_of(state.point());
-      info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);
+      info.age_seconds = info.live > 0 ? 0 : std::max(0.0, gate.now - state.last_used_seconds);
       info.user = state.user();
       info.pins = state.pins();
     }
     infos.push_back(std::move(info));
   });
   return infos;
+}
+
+// While something is on its way more bytes may be used than nodes have.
+void PrefixCacheState::check_budgets(std::vector<std::string>& findings) const {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    const CausalCache::Usage usage = caches.attention[i]->usage();
+    if (usage.held > usage.limit)
+      findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
+  }
+  lower.check(findings, quiet());
+  if (!gate.closed) quotas.check(findings, lower.disk() == nullptr ? 0 : lower.free_disk());
+  behind.check(findings);
+}
+
+std::vector<std::string> PrefixCacheState::check() const {
+  std::vector<std::string> findings = trie.check();
+  places.check(findings);
+  points.check(findings);
+  leases.check(findings);
+  demand.check(trie, findings);
+  trie.visit([&](Node& node) {
+    if (!node.is_root()) check_node(caches, orders, node, findings);
+  });
+  check_budgets(findings);
+  cursors.check(findings);
+  for (std::size_t i = 0; i < caches.all.size(); ++i) {
+    for (std::string& finding : caches.all[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
+  }
+  return findings;
 }
 
 }  // namespace kvtrie

@@ -1,10 +1,9 @@
-// Caps that change at run time (capacity.h): what is on its way between the tiers is waited for without the mutex,
-// before anything changes.
+// Caps and quotas that change at run time (tiers/capacity.h, tiers/quota_change.h): what is on its way between the
+// tiers is waited for without the mutex, before anything changes.
 #include <thread>
 
 #include "base/error.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/entry.h"
 
 namespace kvtrie {
 namespace {
@@ -35,23 +34,58 @@ std::uint64_t PrefixCache::host_cap() const noexcept {
   return state_->host == nullptr ? 0 : state_->host->cap() + aside(*state_);
 }
 
-void PrefixCache::set_limits(const Limits& limits) {
+void PrefixCache::when_at_rest(const char* where, const std::function<bool(PrefixCacheState&)>& change) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0;; ++attempt) {
     {
       Entry entry(*state_);
-      Capacity& capacity = state_->capacity;
-      const Caps wanted = capacity.caps_for(limits, aside(*state_));
-      capacity.require_reachable(wanted);
-      if (!capacity.shrinks(wanted) || state_->at_rest()) return capacity.apply(wanted);
-      if (attempt == kAttempts)
-        fail(ErrorKind::kBusy, "set_limits", "state is on its way between the tiers: try again");
-      state_->wait_for_host(entry);
+      if (change(*state_)) return;
+      if (attempt == kAttempts) fail(ErrorKind::kBusy, where, "state is on its way between the tiers: try again");
+      state_->page_in.wait_for_host(entry);
     }
     if (state_->writer != nullptr) state_->writer->drain();
     if (state_->exchange != nullptr) state_->exchange->drain();
     std::this_thread::yield();
   }
+}
+
+void PrefixCache::set_limits(const Limits& limits) {
+  when_at_rest("set_limits", [&](PrefixCacheState& state) KVTRIE_REQUIRES(state.gate.mutex) {
+    const Caps wanted = state.capacity.caps_for(limits, aside(state));
+    state.capacity.require_reachable(wanted);
+    const bool at_once = !state.capacity.shrinks(wanted) || state.at_rest();
+    if (at_once) state.capacity.apply(wanted);
+    return at_once;
+  });
+}
+
+void PrefixCache::set_quota(std::string_view name_space, const Limits& most, const Limits& least) {
+  when_at_rest("set_quota", [&](PrefixCacheState& state) KVTRIE_REQUIRES(state.gate.mutex) {
+    return state.quota_change.set(name_space, most, least, state.at_rest());
+  });
+}
+
+void PrefixCache::remove_quota(std::string_view name_space) {
+  Entry entry(*state_);
+  state_->quota_change.require_counted("remove_quota");
+  state_->quota_change.remove(name_space);
+}
+
+NamespaceUsage PrefixCache::usage(std::string_view name_space) {
+  Entry entry(*state_);
+  state_->quota_change.require_counted("usage");
+  NamespaceUsage usage;
+  Quotas::Usage used = state_->quotas.usage(name_space);
+  usage.units = std::move(used.units);
+  usage.host_bytes = used.host;
+  usage.disk_bytes = used.disk;
+  const Quotas::Quota* quota = state_->quotas.find(name_space);
+  if (quota == nullptr) return usage;
+  usage.has_quota = true;
+  usage.most_units = quota->most.units, usage.least_units = quota->least.units;
+  usage.most_host_bytes = quota->most.host, usage.least_host_bytes = quota->least.host;
+  usage.most_disk_bytes = quota->most.disk, usage.least_disk_bytes = quota->least.disk;
+  return usage;
 }
 
 }  // namespace kvtrie

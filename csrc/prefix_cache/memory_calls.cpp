@@ -1,129 +1,58 @@
 // The callers' own calls on memory: out to lower tiers, away, and kept.
 #include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/exchange.h"
-#include "prefix_cache/prefix_cache.h"
-#include "prefix_cache/prefix_cache_state.h"
-#include "tree/media.h"
+#include "paging/save_as.h"
+#include "prefix_cache/entry.h"
 
 namespace kvtrie {
 
-namespace {
-
-void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_view where) {
-  if (nbytes <= freeable) return;
-  CacheFullCounts counts;
-  counts.needed = nbytes;
-  counts.freeable = freeable;
-  throw Error::cache_full(
-      cat("[", where, "] nbytes: got ", nbytes, ", allowed ", freeable, " (what no live session or pin holds)"),
-      counts);
-}
-
-// Bytes that could be freed on the device and, with `outside`, off it, counted no further than `enough`. Of restore
-// points that takes looking at every node: not where the full attention alone is enough.
-std::uint64_t freeable(PrefixCacheState& state, std::uint64_t enough, bool outside, Pieces& pieces)
-    KVTRIE_REQUIRES(state.mutex) {
-  if (!state.caches.has_points())
-    return state.device_budget.freeable_bytes() + (outside ? state.device_budget.freeable_outside_bytes() : 0);
-  const std::uint64_t least = state.device_budget.freeable_tokens() * state.caches.bytes_per_token();
-  if (least >= enough) return least;
-  std::uint64_t bytes = 0;
-  for (const bool off_device : {false, true}) {
-    if (off_device && !outside) break;
-    for (NodeWalk walk; !walk.over && bytes < enough;) {
-      bytes += state.device_budget.freeable_bytes_of_some(walk, pieces.most(), off_device);
-      pieces.end();
-    }
-  }
-  return bytes;
-}
-
-// There are no victims left though enough was counted: others have taken or let go of some in between.
-void require_interrupted(const Pieces& pieces, std::string_view where) {
-  ensure(pieces.any_ended(), where, "counted more freeable bytes than there are");
-}
-
-// The tail of a victim that is worth `bytes`, counted in tokens of full attention.
-Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVTRIE_REQUIRES(state.mutex) {
-  const std::uint64_t each = std::max<std::uint64_t>(1, state.caches.bytes_per_token());
-  const std::uint64_t tokens = (bytes + each - 1) / each;
-  const std::uint32_t length = state_of(victim).length();
-  return state.eviction.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
-}
-
-}  // namespace
-
-// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file, or makes room;
-// no more of them than what was there can take, as others may get theirs into files meanwhile. Copies on their way come
-// first: they may fail yet, and are to be queued again then.
-bool PrefixCacheState::flush_to_disk() {
-  const std::uint64_t flush = ask_for_all();
-  writer->drain();
-  std::uint64_t rounds = 1;
-  for (std::uint64_t number = 0; number < rounds; ++number) {
-    const std::uint64_t written = disk_writes();
-    const WriteBehind::Round round = save_round(flush);
-    if (number == 0) rounds = 2 * (round.queued + round.left) + 1;
-    writer->drain();
-    if (round.left == 0) return round.is_written();
-    const bool some = round.queued > 0 && disk_writes() > written;
-    if (!some && !let_go_of_saved_memory()) return false;
-  }
-  return false;
-}
-
-std::uint64_t PrefixCacheState::ask_for_all() {
-  Entry entry(*this);
-  const std::uint64_t flush = behind.begin_flush();
-  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
-    behind.ask_some(walk, count, flush);
-  });
-  return flush;
-}
-
-std::uint64_t PrefixCacheState::disk_writes() {
-  const Entry entry(*this);
-  return lower.disk()->stats().writes;
-}
-
-WriteBehind::Round PrefixCacheState::save_round(std::uint64_t flush) {
-  Entry entry(*this);
-  Pieces pieces(*this, entry);
-  WriteBehind::Round round = behind.begin_round(flush);
-  for (NodeWalk walk; !walk.over;) pieces.add(behind.save_next(walk, round));
-  return round;
-}
-
-// Copies that are not wanted were not written behind, and may be in the way of those to be written now.
-bool PrefixCacheState::let_go_of_saved_memory() {
-  Entry entry(*this);
-  if (!lower.disk()->writing() || !demand.holds_back()) return false;
-  bool any = false;
-  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
-    any = lower.let_go_of_saved_memory(walk, count) || any;
-  });
-  return any;
-}
-
 bool PrefixCache::flush() {
-  const bool to_disk = [&] {
-    const Entry entry(*state_);  // refused where every call is
-    return state_->lower.disk() != nullptr;
-  }();
+  Entry entry(*state_);
+  const bool to_disk = state_->lower.disk() != nullptr;
   if (!to_disk && state_->exchange == nullptr)
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
-  if (state_->exchange != nullptr) state_->exchange->drain();
-  const bool sent = state_->exchange == nullptr || state_->exchange->all_sent();
-  return (!to_disk || state_->flush_to_disk()) && sent;
+  const bool sent = state_->exchange == nullptr || entry.outside([&] {
+    state_->exchange->drain();
+    return state_->exchange->all_sent();
+  });
+  return (!to_disk || state_->flush.run(entry)) && sent;
+}
+
+void PrefixCache::save(const std::string& folder) {
+  require(!state_->options.fingerprint.empty(), "save",
+          "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
+  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "save", "there is no host tier (host_bytes is 0)");
+  std::optional<SaveAs> save;  // ends without the mutex
+  Entry entry(*state_);
+  const std::shared_ptr<DiskTier> disk = state_->lower.disk();
+  if (disk != nullptr &&
+      std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
+    // What a store does not take is no fault of the folder.
+    if (state_->exchange != nullptr) entry.outside([&] { state_->exchange->drain(); });
+    if (state_->flush.run(entry)) return;
+    fail(ErrorKind::kFormat, "save", "folder: got ", folder,
+         ", which could not take everything: ", disk->stats().last_failure);
+  }
+  // Memory that is in no file cannot be let go of for copies: so all of it is first.
+  if (disk != nullptr && state_->options.disk_after > 1) static_cast<void>(state_->flush.run(entry));
+  const SavedTree saved{state_->caches, state_->trie,   state_->places, state_->namespaces,   state_->host,
+                        state_->lower,  state_->copies, state_->writer, state_->staging_calls};
+  entry.outside([&] {
+    save.emplace(saved,
+                 DiskOptions{folder, std::numeric_limits<std::int64_t>::max(), state_->options.fingerprint,
+                             state_->caches.identities, state_->options.keys},
+                 state_->options.files);
+  });
+  save->run(entry);
 }
 
 namespace {
 
-void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.mutex) {
+void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.gate.mutex) {
   require(to == Tier::kHost || to == Tier::kDisk || to == Tier::kStore, "page_out", "to: got '", name_of(to),
           "', allowed 'host', 'disk' or 'store'");
   if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
@@ -148,24 +77,14 @@ std::vector<Node*> children_first(Node* top) {
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
   require_tier(*state_, to);
-  Pieces pieces(*state_, entry);
-  const std::uint64_t most = freeable(*state_, nbytes, /*outside=*/false, pieces);
-  // State on a disk needs no room in host memory.
-  require_freeable(nbytes, state_->lower.disk() != nullptr ? most : std::min(most, state_->host->cap()), "page_out");
-  std::uint64_t freed = 0;
-  while (freed < nbytes) {
-    Node* victim = state_->eviction.next_victim();
-    if (victim == nullptr) {
-      require_interrupted(pieces, "page_out");
-      break;
-    }
-    Node* tail = tail_worth(*state_, victim, nbytes - freed);
-    if (to == Tier::kStore) state_->exchange->offer(tail);
-    if (to == Tier::kDisk) state_->demand.want(tail);
-    const std::uint64_t bytes = state_->eviction.evict(tail);
-    freed += bytes;
-    if (freed < nbytes) pieces.add(bytes);
-  }
+  // What is on a disk needs no room in host memory.
+  const std::uint64_t most =
+      state_->lower.disk() != nullptr ? std::numeric_limits<std::uint64_t>::max() : state_->host->cap();
+  const auto leaving = [&](Node* node) KVTRIE_REQUIRES(state_->gate.mutex) {
+    if (to == Tier::kStore) state_->exchange->offer(node);
+    if (to == Tier::kDisk) state_->demand.want(node);
+  };
+  const std::uint64_t freed = state_->page_out.page_out(nbytes, most, leaving, entry);
   if (to == Tier::kHost) return freed;
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
   if (to == Tier::kStore) return freed;
@@ -204,24 +123,9 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   return freed;
 }
 
-// Device leaves first, in the policy's order; leaves in lower tiers when nothing is left on the device, by their last
-// use.
 std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
-  Pieces pieces(*state_, entry);
-  require_freeable(nbytes, freeable(*state_, nbytes, /*outside=*/true, pieces), "evict");
-  std::uint64_t freed = 0;
-  while (freed < nbytes) {
-    Node* victim = state_->eviction.next_victim();
-    if (victim == nullptr) victim = state_->eviction.outside_victim();
-    if (victim == nullptr) {
-      require_interrupted(pieces, "evict");
-      break;
-    }
-    freed += state_->removal.remove_subtree(tail_worth(*state_, victim, nbytes - freed));
-    if (freed < nbytes) pieces.add();
-  }
-  return freed;
+  return state_->page_out.evict(nbytes, entry);
 }
 
 std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const Token> tokens) {
@@ -244,7 +148,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   if (length == 0) return 0;
   Node* node = node_ending_at(state_->trie, match.node, length);
   state_->checkpointer.keep_as_point(node, match.node);
-  state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
+  state_->leases.pin(node, state_->gate.now + ttl.value_or(std::numeric_limits<double>::infinity()));
   if (state_->demand.want(node)) state_->write_behind(node);
   return length;
 }

@@ -1,18 +1,16 @@
 #include "prefix_cache/prefix_cache.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "plan/node_tier.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache_state.h"
-#include "prefix_cache/step_graph.h"
+#include "prefix_cache/entry.h"
 #include "session/reuse_search.h"
 #include "tree/media.h"
 #include "tree/summary.h"
+#include "trie/match_text.h"
 
 namespace kvtrie {
 namespace {
@@ -42,7 +40,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   require(!options.ttl || options.clock, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
           ", allowed none without a clock");
   capacity.set_pin_cap();
-  now = read_clock(options);
+  gate.now = gate.read_clock();
   for (const auto& cache : caches.attention) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
   for (const auto& cache : caches.states) node_costs.states.push_back(cache.get());
   open_disk();
@@ -59,15 +57,23 @@ void PrefixCacheState::open_store() {
           ", allowed 1 or more");
   require(options.store_deadline > 0, "prefix_cache", "store_deadline: got ", options.store_deadline,
           ", allowed seconds above 0");
-  const std::uint64_t room = Exchange::room_for(*this);
+  const std::uint64_t room = Exchange::room_for(caches, options.host_bytes);
   if (room < kSharedBlock * caches.bytes_per_token()) {
     log_message(LogLevel::kWarning,
                 cat("prefix cache: host_bytes is ", options.host_bytes,
                     ", of which a quarter does not hold one block of ", kSharedBlock, " tokens: nothing is sent"));
   }
   ensure(host->set_cap(options.host_bytes - room), "prefix_cache", "host memory is in use at creation");
-  exchange = std::make_unique<Exchange>(*this, room);
-  prepare_last_job();
+  exchange = std::make_unique<Exchange>(
+      ExchangedTree{gate, caches, trie, namespaces, quotas, leases, planner, costs, host, lower, removal, imports,
+                    page_in, totals},
+      ExchangeOptions{options.store, options.store_options, options.fingerprint, options.keys, options.store_min_tokens,
+                      options.store_deadline, options.load == LoadPolicy::kAlways, room},
+      [this] { return shared_from_this(); });
+  exchange->prepare_last([closing = closing] {
+    const std::shared_ptr<PrefixCacheState> keep = std::exchange(*closing, nullptr);
+    const Entry last(*keep, /*allow_closed=*/true);
+  });
 }
 
 // In the budget of its namespace.
@@ -93,7 +99,7 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   try {
     std::vector<FoundSnapshot> found = disk->scan();
     for (const FoundSnapshot& each : found) count_file(each);
-    imports.add_all(std::move(found), now);
+    imports.add_all(std::move(found), gate.now);
   } catch (...) {
     disk->keep_files();
     throw;
@@ -103,45 +109,6 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
 // A state that was never closed, as when its creation fails, takes no file along.
 PrefixCacheState::~PrefixCacheState() {
   if (lower.disk() != nullptr) lower.disk()->keep_files();
-}
-
-// A clock that fails, or has no number for the time, leaves the time where it was: what has a time to live then lives
-// longer.
-double read_clock(const PrefixCacheOptions& options) noexcept {
-  try {
-    const double now = options.clock ? options.clock() : 0;
-    return std::isfinite(now) ? now : 0;
-  } catch (...) {
-    return 0;
-  }
-}
-
-namespace {
-
-// A long prompt is read here before it is compared, so this has to run at the speed of memory: several chains of ORs,
-// whose sign is that of any token. (A minimum, without SSE4.1, takes ten times as long.)
-bool any_negative(std::span<const Token> tokens) noexcept {
-  constexpr std::size_t kLanes = 16;
-  Token lanes[kLanes] = {};
-  std::size_t i = 0;
-  for (; i + kLanes <= tokens.size(); i += kLanes) {
-    for (std::size_t j = 0; j < kLanes; ++j) lanes[j] |= tokens[i + j];
-  }
-  Token all = 0;
-  for (const Token lane : lanes) all |= lane;
-  for (; i < tokens.size(); ++i) all |= tokens[i];
-  return all < 0;
-}
-
-}  // namespace
-
-bool check_tokens(std::span<const Token> tokens, std::string_view where) {
-  if (!any_negative(tokens)) return false;
-  const auto unknown = [](Token token) { return token < 0 && media_count(token) == 0; };
-  const auto at = std::find_if(tokens.begin(), tokens.end(), unknown);
-  if (at == tokens.end()) return true;
-  fail(ErrorKind::kArgument, where, "tokens[", at - tokens.begin(), "]: got ", *at, ", allowed 0 to ",
-       std::numeric_limits<Token>::max(), " and the ids of media items");
 }
 
 PrefixCache::PrefixCache(std::shared_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
@@ -180,22 +147,22 @@ PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) 
 }
 
 PrefixCache::~PrefixCache() {
-  if (!state_->home.is_here()) {
+  if (!state_->gate.home.is_here()) {
     leave_as_it_is(state_);
     return;
   }
-  for (const auto& each : graphs_) {
-    if (const std::shared_ptr<StepGraphs> graphs = each.lock()) graphs->forget(*this);
+  for (const auto& each : observers_) {
+    if (const std::shared_ptr<EndObserver> observer = each.lock()) observer->forget(*this);
   }
   close();
 }
 
-void PrefixCache::add_graphs(const std::shared_ptr<StepGraphs>& graphs) {
-  const MutexLock lock(graphs_mutex_);
-  std::erase_if(graphs_, [](const auto& each) { return each.expired(); });
+void PrefixCache::add_observer(const std::shared_ptr<EndObserver>& observer) {
+  const MutexLock lock(observers_mutex_);
+  std::erase_if(observers_, [](const auto& each) { return each.expired(); });
   const bool known =
-      std::any_of(graphs_.begin(), graphs_.end(), [&](const auto& each) { return each.lock() == graphs; });
-  if (!known) graphs_.push_back(graphs);
+      std::any_of(observers_.begin(), observers_.end(), [&](const auto& each) { return each.lock() == observer; });
+  if (!known) observers_.push_back(observer);
 }
 
 const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept {
@@ -207,13 +174,13 @@ const std::vector<std::shared_ptr<PointCache>>& PrefixCache::states() const noex
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
 
 bool PrefixCache::closed() const noexcept {
-  if (!state_->home.is_here()) return true;
-  const MutexLock lock(state_->mutex);
-  return state_->closed;
+  if (!state_->gate.home.is_here()) return true;
+  const MutexLock lock(state_->gate.mutex);
+  return state_->gate.closed;
 }
 
 void PrefixCache::close() noexcept {
-  if (!state_->home.is_here()) return;
+  if (!state_->gate.home.is_here()) return;
   Entry entry(*state_, /*allow_closed=*/true);
   state_->close(entry);
 }
@@ -249,8 +216,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   state_->cursors.open(session->at_, name_space, state_->namespaces.number_of(name_space));
   if (options.use) {
     const std::int32_t limit = options.reuse_all ? length : length - 1;
-    session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)
-                                                   : state_->advance(*session, limit, entry);
+    session->report_ = state_->advance(session->at_, limit, entry);
   } else {
     session->report_.matched = state_->planner.find_path(session->at_.node, session->at_.tail).matched;
     if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
@@ -316,6 +282,34 @@ ReusePlan PrefixCacheState::plan(std::string_view name_space, std::span<const To
   return plan;
 }
 
+Tokens PrefixCache::match_text(std::string_view name_space, std::span<const Token> tokens,
+                               const TokenTexts& texts) const {
+  require(!tokens.empty(), "match_text", "tokens: got 0, allowed at least 1");
+  check_tokens(tokens, "match_text");
+  Entry entry(*state_);
+  return kvtrie::match_text(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
+}
+
+Explanation PrefixCache::explain(std::string_view name_space, std::span<const Token> tokens) const {
+  require(!tokens.empty(), "explain", "tokens: got 0, allowed at least 1");
+  AtomicSpans atomic;
+  if (check_tokens(tokens, "explain")) atomic.add_media(tokens, 0);
+  Entry entry(*state_);
+  Explanation explanation;
+  explanation.length = static_cast<std::int32_t>(tokens.size());
+  explanation.plan = state_->plan(name_space, tokens, atomic);
+  Node* root = state_->trie.find_root(name_space);
+  const Path path = root == nullptr ? Path{} : state_->planner.find_path(root, tokens);
+  explain_match(root, path, tokens, explanation);
+  explanation.caches = reach_of_each(state_->caches, state_->planner, path, path.matched);
+  add_seconds(state_->costs, explanation);
+  return explanation;
+}
+
+ReusePlan PrefixCacheState::advance(Cursor& cursor, std::int32_t limit, Call& call) {
+  return exchange != nullptr ? exchange->advance(cursor, limit, call) : page_in.advance(cursor, limit, call);
+}
+
 std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {
   BeginOptions options;
   options.reuse_all = true;
@@ -338,14 +332,14 @@ std::vector<NodeInfo> PrefixCache::nodes() const {
 
 std::vector<Fingerprint> PrefixCache::summary(std::size_t most) const {
   Entry entry(*state_);
-  Pieces pieces(*state_, entry);
+  Pieces pieces(entry);
   Summary summary(most);
   const auto look = [&](const Node& node) { summary.look(node); };
   const auto take = [&](const Node& node) { summary.take(node); };
   pieces.walk([&](NodeWalk& walk, std::size_t count)
-                  KVTRIE_REQUIRES(state_->mutex) { state_->trie.visit_some(walk, count, look); });
+                  KVTRIE_REQUIRES(state_->gate.mutex) { state_->trie.visit_some(walk, count, look); });
   state_->sessions.visit_nodes([&](const Node* node) { summary.take_live(node); });
-  pieces.walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(state_->mutex) {
+  pieces.walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(state_->gate.mutex) {
     state_->trie.visit_some(walk, count, take);
     summary.end_piece();
   });

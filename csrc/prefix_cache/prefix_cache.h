@@ -25,8 +25,7 @@
 #include "base/mutex.h"
 #include "cache/causal_cache.h"
 #include "cache/point_cache.h"
-#include "prefix_cache/exchange.h"
-#include "prefix_cache/explain.h"
+#include "plan/explain.h"
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
 #include "store/disk_tier.h"
@@ -102,8 +101,17 @@ struct NamespaceUsage {
   std::uint64_t disk_bytes = 0, most_disk_bytes = 0, least_disk_bytes = 0;
 };
 
-class StepGraphs;
+class PrefixCache;
 class TokenTexts;
+
+// Who has something that was made for a cache: told before it ends.
+class EndObserver {
+ public:
+  virtual void forget(const PrefixCache& cache) noexcept = 0;
+
+ protected:
+  ~EndObserver() = default;
+};
 
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
  public:
@@ -178,14 +186,16 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   void close() noexcept;
   bool closed() const noexcept;
 
-  PrefixCacheState& state() noexcept { return *state_; }       // for this layer and its tests
-  void add_graphs(const std::shared_ptr<StepGraphs>& graphs);  // which forget this cache when it ends
+  PrefixCacheState& state() noexcept { return *state_; }  // for this layer and its tests
+  void add_observer(const std::shared_ptr<EndObserver>& observer);
 
  private:
   explicit PrefixCache(std::shared_ptr<PrefixCacheState> state);
+  // Until `change` says true; between two tries, what is on its way between the tiers has arrived.
+  void when_at_rest(const char* where, const std::function<bool(PrefixCacheState&)>& change);
   std::shared_ptr<PrefixCacheState> state_;  // jobs of the store keep it until they are done
-  Mutex graphs_mutex_;
-  std::vector<std::weak_ptr<StepGraphs>> graphs_ KVTRIE_GUARDED_BY(graphs_mutex_);
+  Mutex observers_mutex_;
+  std::vector<std::weak_ptr<EndObserver>> observers_ KVTRIE_GUARDED_BY(observers_mutex_);
 };
 
 using PrefixCachePtr = std::shared_ptr<PrefixCache>;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/entry.h"
+#include "prefix_cache/step.h"
 #include "tree/media.h"
 
 namespace kvtrie {
@@ -15,12 +15,7 @@ Tokens without(Tokens tokens, std::int32_t begin, std::int32_t end) {
   return tokens;
 }
 
-void require_open(bool closed, bool failed) {
-  if (closed) fail(ErrorKind::kClosed, "session", "the session is closed");
-  if (failed) fail(ErrorKind::kDevice, "session", "the state it stood on was lost to a device failure");
-}
-
-void record(PrefixCacheState& state, Cursor& at, std::span<const Token> tokens) KVTRIE_REQUIRES(state.mutex) {
+void record(PrefixCacheState& state, Cursor& at, std::span<const Token> tokens) KVTRIE_REQUIRES(state.gate.mutex) {
   const bool with_media = check_tokens(tokens, "session.append");
   const std::int32_t before = at.recorded();
   const auto total = static_cast<std::size_t>(before) + tokens.size();
@@ -37,7 +32,7 @@ void record(PrefixCacheState& state, Cursor& at, std::span<const Token> tokens) 
 }
 
 // REQUIRES: every cache can go back there.
-void go_back(PrefixCacheState& state, Cursor& at, std::int32_t length) KVTRIE_REQUIRES(state.mutex) {
+void go_back(PrefixCacheState& state, Cursor& at, std::int32_t length) KVTRIE_REQUIRES(state.gate.mutex) {
   state.steps.drop_open(at);
   state.cursors.drop_ahead(at);  // it is ahead along tokens that may go now
   const std::int32_t published = at.published();
@@ -52,14 +47,10 @@ void go_back(PrefixCacheState& state, Cursor& at, std::int32_t length) KVTRIE_RE
 
 }  // namespace
 
-void PrefixCacheState::require_usable(const Session& session) const {
-  require_open(session.at_.closed, session.at_.failed);
-}
-
 Session::~Session() { close(); }
 
 void Session::close() noexcept {
-  if (cache_ == nullptr || !cache_->state().home.is_here()) return;
+  if (cache_ == nullptr || !cache_->state().gate.home.is_here()) return;
   Entry entry(cache_->state(), /*allow_closed=*/true);
   cache_->state().close(*this);
 }
@@ -71,20 +62,20 @@ std::int32_t Session::length() const {
 
 std::int32_t Session::recorded() const {
   Entry entry(cache_->state());
-  require_open(at_.closed, false);
+  require_open(at_);
   return at_.recorded();
 }
 
 Tokens Session::tokens() const {
   Entry entry(cache_->state());
-  require_open(at_.closed, false);
+  require_open(at_);
   Tokens keys = at_.recorded_keys();
   return at_.atomic.empty() ? keys : tokens_of(keys);
 }
 
 Tokens Session::remaining() const {
   Entry entry(cache_->state());
-  require_open(at_.closed, false);
+  require_open(at_);
   const auto own = at_.unpublished();
   const auto rest = own.subspan(static_cast<std::size_t>(at_.computed - at_.published()));
   return at_.atomic.empty() ? Tokens(rest.begin(), rest.end()) : tokens_of(rest);
@@ -92,7 +83,7 @@ Tokens Session::remaining() const {
 
 StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous) {
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   if (previous != nullptr && previous->dropped()) {
     fail(ErrorKind::kArgument, "session.prefill",
          "the step before was dropped, since the session was asked for something else while it was open: go on with a "
@@ -104,7 +95,8 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
          "the model did not complete the step before: every layer of every cache must be put once");
   }
   if (previous != nullptr)
-    state.times.measure_again(previous->open_.timing, static_cast<std::uint32_t>(previous->tokens().size()), state.now);
+    state.times.measure_again(previous->open_.timing, static_cast<std::uint32_t>(previous->tokens().size()),
+                              state.gate.now);
   state.times.settle();
   if (at_.computed == at_.recorded()) return nullptr;
   const SessionPtr self = shared_from_this();
@@ -124,7 +116,7 @@ void Session::append(std::span<const Token> tokens) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   record(state, at_, tokens);
 }
 
@@ -132,7 +124,7 @@ bool Session::accept(Token token, std::int32_t length) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   if (length != at_.recorded()) return false;
   record(state, at_, std::span(&token, 1));
   return true;
@@ -140,7 +132,7 @@ bool Session::accept(Token token, std::int32_t length) {
 
 StepPtr Session::decode_step(PrefixCacheState& state) {
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
 }
@@ -158,7 +150,7 @@ SessionPtr Session::branch() {
   SessionPtr twin(new Session(cache_));  // outlives the entry: closing it takes the mutex
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   state.steps.drop_open(at_);
   state.cursors.open(twin->at_, at_.name_space, state.namespaces.number_of(at_.name_space));
   state.cursors.branch(at_, twin->at_);
@@ -170,7 +162,7 @@ SessionPtr Session::branch() {
 bool Session::can_rewind(std::int32_t length) const {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   if (length < 0 || length > at_.recorded() || at_.atomic.inside(length)) return false;
   return state.cursors.reachable_back(at_, length) == length;
 }
@@ -179,7 +171,7 @@ void Session::rewind(std::int32_t length) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   const std::int32_t recorded = at_.recorded();
   if (length < 0 || length > recorded) {
     throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed 0 to ", recorded),
@@ -198,7 +190,7 @@ std::int32_t Session::recompute() {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   const std::int32_t recorded = at_.recorded();
   require(recorded > 0, "session.recompute", "session: got 0 tokens, allowed 1 or more");
   if (at_.computed < recorded) return recorded - at_.computed;
@@ -220,7 +212,7 @@ std::int32_t Session::checkpoint() {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   state.steps.drop_open(at_);  // its recurrent layers may be ahead already
   state.cursors.publish(at_);  // what there was no memory for at its time
   if (at_.published() != at_.computed) {
@@ -237,7 +229,7 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(at_.closed, at_.failed);
+  require_usable(at_);
   const std::int32_t recorded = at_.recorded();
   require(limit >= 0, "session.shift", "limit: got ", limit, ", allowed 1 or more, or 0 for as many as are recorded");
   require(!at_.atomic.inside(keep), "session.shift", "keep: got ", keep, ", which is inside a span that goes as one");

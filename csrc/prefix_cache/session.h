@@ -10,7 +10,7 @@
 // A step that is still open when the session is asked for anything else is dropped: the session stands where it stood.
 //
 // Threads: a session takes one call at a time; a second concurrent call is refused with kBusy, but `close` interrupts
-// (calls.h). Different sessions of one cache may be used from different threads. Units: tokens.
+// (entry.h). Different sessions of one cache may be used from different threads. Units: tokens.
 #pragma once
 
 #include <atomic>
@@ -92,8 +92,6 @@ class Session : public std::enable_shared_from_this<Session> {
   void close() noexcept;
 
  private:
-  friend class Exchange;
-  friend class Lookup;
   friend class PrefixCache;
   friend class SessionCall;
   friend class Step;
@@ -109,7 +107,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Readable without the mutex.
   enum class Call : std::uint8_t { kNone, kOne, kOneAndClosing };
-  mutable std::atomic<Call> call_{Call::kNone};  // calls.h
+  mutable std::atomic<Call> call_{Call::kNone};  // entry.h
 };
 
 using SessionPtr = std::shared_ptr<Session>;

@@ -5,8 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/entry.h"
 #include "prefix_cache/session.h"
 
 namespace kvtrie {
@@ -49,7 +48,7 @@ std::vector<Session::Rows> Session::rows(std::span<const std::int32_t> layers, s
   std::vector<Rows> all;
   all.reserve(layers.size());
   const Entry entry(state);
-  state.require_usable(*this);
+  require_usable(at_);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const CausalCache& cache = *state.caches.attention[owners[i]];
     const SequenceId sequence = at_.sequences[owners[i]];

@@ -3,15 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/entry.h"
 
 namespace kvtrie {
 
 // Another thread may be dropping it right now, by its session: that is over once the mutex is free.
 Step::~Step() {
   if (cache_ == nullptr || open_.complete) return;
-  if (!cache_->state().home.is_here()) {  // their locks may be held for ever
+  if (!cache_->state().gate.home.is_here()) {  // their locks may be held for ever
     leave_as_it_is(open_.forwards);
     return;
   }

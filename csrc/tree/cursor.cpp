@@ -1,5 +1,7 @@
 #include "tree/cursor.h"
 
+#include "base/error.h"
+
 namespace kvtrie {
 
 Tokens Cursor::recorded_keys() const {
@@ -24,6 +26,15 @@ void Cursor::consume(std::int32_t count) {
     tail.erase(tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(tail_begin));
     tail_begin = 0;
   }
+}
+
+void require_open(const Cursor& cursor) {
+  if (cursor.closed) fail(ErrorKind::kClosed, "session", "the session is closed");
+}
+
+void require_usable(const Cursor& cursor) {
+  require_open(cursor);
+  if (cursor.failed) fail(ErrorKind::kDevice, "session", "the state it stood on was lost to a device failure");
 }
 
 }  // namespace kvtrie

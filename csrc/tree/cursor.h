@@ -71,4 +71,7 @@ struct Cursor {
   void consume(std::int32_t count);  // the first tokens of the tail are published now
 };
 
+void require_open(const Cursor& cursor);    // kClosed
+void require_usable(const Cursor& cursor);  // kClosed; kDevice where what it stood on was lost
+
 }  // namespace kvtrie

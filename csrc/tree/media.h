@@ -47,4 +47,8 @@ std::vector<SnapshotMedia> media_of(std::span<const Token> keys);  // one for ea
 bool is_portable(std::span<const SnapshotMedia> media);
 Tokens keys_here(std::span<const Token> keys, std::span<const SnapshotMedia> media);
 
+// Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
+// its index.
+bool check_tokens(std::span<const Token> tokens, std::string_view where);
+
 }  // namespace kvtrie

@@ -1,5 +1,5 @@
 // Replaying traces on caches without bytes.
-#include "prefix_cache/replay.h"
+#include "replay/trace_replay.h"
 
 #include <pybind11/stl.h>
 

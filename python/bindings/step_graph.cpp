@@ -1,5 +1,5 @@
 // Steps that are replayed in one launch.
-#include "prefix_cache/step_graph.h"
+#include "replay/step_graph.h"
 
 #include <memory>
 

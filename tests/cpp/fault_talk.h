@@ -252,7 +252,7 @@ class Talk {
     PrefixCacheState& state = process_->cache->state();
     std::vector<CompletionPtr> under_way;
     {
-      const MutexLock lock(state.mutex);
+      const MutexLock lock(state.gate.mutex);
       under_way = state.pending_loads.under_way();
     }
     PendingLoads::wait_for(under_way);

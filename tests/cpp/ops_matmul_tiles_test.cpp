@@ -49,21 +49,6 @@ TEST_F(MatmulTiles, AnyNumberOfRowsAndAnyWidthGiveTheSameBits) {
     }
 }
 
-// 32 registers where vectors have 16 floats, else 16. Beside the sums: the vectors of w, a factor, and a product where
-// multiplying and adding are two operations. One row takes its factor and its weights from memory.
-TEST_F(MatmulTiles, SumsFitIntoRegisters) {
-  for (const std::int32_t width : {4, 8, 16})
-    for (const WeightDType stored : kWeightDTypes)
-      for (const std::int32_t rows : {1, 2, 8, 9, 512}) {
-        const PackedTile tile = choose_variant(width, rows, stored).tile;
-        const std::int32_t registers = width == 16 ? 32 : 16, sums = tile.rows * tile.vectors;
-        EXPECT_LE(sums + (tile.rows == 1 ? 2 : tile.vectors + 1), registers) << width << ", " << rows;
-        EXPECT_EQ(tile.rows_block % tile.rows, 0);
-        EXPECT_EQ(64 % (tile.vectors * width), 0);
-        EXPECT_EQ(tile.rows_block == 1 ? 512 % std::max(tile.slice, 1) : tile.slice % 64, 0);
-      }
-}
-
 TEST_F(MatmulTiles, WorkItemsLeaveNoUnitWithoutWork) {
   const PackedTile tile = choose_variant(8, 64, WeightDType::kFloat32).tile;
   ASSERT_TRUE(tile.blocked);

@@ -50,7 +50,7 @@ class CostsWorld {
     if (disk) options.disk = folder.disk(), options.disk_bytes = 1u << 30u;
     process = std::make_unique<Process>(kinds, nullptr, options, 1200);
     cache = process->cache;
-    cache->state().piece = piece;
+    cache->state().gate.piece = piece;
     for (std::size_t i = 0; i < size.conversations; ++i) compute(i);
     if (disk) EXPECT_TRUE(cache->flush());
   }
@@ -225,7 +225,7 @@ TEST_P(Costs, OfEveryCallAreBoundedHoweverMuchIsKnown) {
 TEST_P(Costs, OfClosingAreInPieces) {
   CostsWorld world(kDense, GetParam(), kPiece);
   const std::size_t nodes = world.nodes();
-  const CallsOutside& outside = world.cache->state().outside;
+  const CallsOutside& outside = world.cache->state().gate.outside;
   const std::uint64_t before = outside.times();
   world.cache->close();
   EXPECT_EQ(world.nodes(), 0u);

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "coding_process.h"
-#include "prefix_cache/explain.h"
+#include "plan/explain.h"
 
 namespace kvtrie {
 namespace {

@@ -116,7 +116,7 @@ class World {
     }
     process = std::make_unique<Process>(place.kinds, store, options, 1000);
     cache = process->cache;
-    cache->state().piece = 1;  // so that what deals with many nodes lets others in after each of them
+    cache->state().gate.piece = 1;  // so that what deals with many nodes lets others in after each of them
     a = cache->begin("n", with(1));
     b = cache->begin("n", with(2));
     if (place.lower == Lower::kStore) {

@@ -244,7 +244,7 @@ def statistics() -> Warnings:
         yield "docs/stats.md", 0, f"'{key}' is no key of stats()"
     for key in sorted(in_code - in_docstring):
         yield "python/bindings/prefix_cache.cpp", 0, f"'{key}', a key of stats(), is not in its docstring"
-    core = "".join(map(text_of, those(".cpp", under=("csrc/tree/", "csrc/plan/", "csrc/prefix_cache/"))))
+    core = "".join(map(text_of, those(".cpp", under=("csrc/tree/", "csrc/plan/", "csrc/paging/", "csrc/exchange/", "csrc/prefix_cache/"))))
     for reason in re.findall(r'case ReasonCode::k\w+:\s+return "(\w+)";', core):
         if not re.search(rf"`{reason}`\s\(", text_of("docs/using.md")):
             yield "docs/using.md", 0, f"the reason '{reason}' is not explained"

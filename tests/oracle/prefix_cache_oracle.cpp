@@ -120,7 +120,7 @@ class World {
     most_host_ = options.host_bytes;
     with_media_ = mixed && chance(0.3);
     cache_ = PrefixCache::create(std::move(set), options);
-    if (cramped_) cache_->state().piece = 1;
+    if (cramped_) cache_->state().gate.piece = 1;
   }
 
   ~World() { twins_.clear(); }
@@ -310,7 +310,7 @@ class World {
 
   // What every node holds, for the report of a failure.
   std::string dump() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     std::ostringstream out;
     for (std::size_t i = 0; i < caches_.size(); ++i) {
       const Visibility& sees = caches_[i]->visibility();
@@ -414,7 +414,7 @@ class World {
   }
 
   std::int32_t reach_by_trying(const std::string& name_space, const Tokens& tokens, std::int32_t limit) {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     const PrefixCacheState& state = cache_->state();
     const NaivePlanner planner(state.caches, state.trie, state.sessions);
     AtomicSpans atomic;
@@ -480,14 +480,14 @@ class World {
   }
 
   Group group_of(const std::string& name_space) const {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     const Quotas::Quota* quota = cache_->state().quotas.find(name_space);
     return quota == nullptr ? Group{0} : quota->root->group();
   }
 
   // Each group has a cap for its own pins: one above it, since its cap was lowered, takes nothing from the others.
   std::uint64_t pinned_tokens(Group group) const {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     std::set<const Node*> nodes;
     for (const Pin& pin : cache_->state().leases.pins()) {
       for (const Node* at = pin.node; !at->is_root() && at->group() == group; at = at->parent()) nodes.insert(at);
@@ -608,7 +608,7 @@ class World {
   // What a page-out of these tokens to the disk would take, and all above it.
   void want_own_tail(const std::string& name_space, const Tokens& tokens) {
     look();  // what expires does so before
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     const Node* node = cache_->state().eviction.own_tail(name_space, tokens);
     if (node == nullptr) return;
     while (!node->is_leaf()) node = node->first_child();
@@ -617,7 +617,7 @@ class World {
 
   // Which nodes were paged out to the disk, by bytes, is not the twin's to know.
   void take_over_wanted() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (!node.is_root() && state_of(&node).asked() == options_.disk_after)
         want(node.name_space(), path_tokens(&node), node.end());
@@ -627,7 +627,7 @@ class World {
   // What is in no node any more, nobody asked for.
   void forget_gone() {
     std::unordered_set<std::uint64_t> known;
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (!node.is_leaf() || node.is_root()) return;
       for (const std::uint64_t hash : prefix_hashes(node.name_space(), path_tokens(&node))) known.insert(hash);
@@ -636,7 +636,7 @@ class World {
   }
 
   void verify_asked() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (node.is_root()) return;
       const NodeState& own = state_of(&node);
@@ -668,7 +668,7 @@ class World {
 
   // Every cell, slot, image and file that nodes and sessions have, by namespace.
   std::map<std::string, Held> count_held() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     PrefixCacheState& state = cache_->state();
     const std::size_t count = state.caches.all.size();
     std::map<std::string, std::vector<std::set<std::uint64_t>>> units;
@@ -746,7 +746,7 @@ class World {
   }
 
   bool nothing_under_way() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     return cache_->state().nothing_under_way();
   }
 
@@ -905,7 +905,7 @@ class World {
   // None that is on its way to a file, as the queue reads it.
   void damage() {
     std::vector<BlobPtr> blobs;
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (node.is_root()) return;
       state_of(&node).visit_blobs([&](const BlobPtr& blob) {
@@ -1271,7 +1271,7 @@ class World {
 
   // Every node's K/V and states are what its path says, on the device and on the host.
   void verify_nodes() {
-    const MutexLock lock(cache_->state().mutex);
+    const MutexLock lock(cache_->state().gate.mutex);
     PrefixCacheState& state = cache_->state();
     state.trie.visit([&](Node& node) {
       if (node.is_root()) return;

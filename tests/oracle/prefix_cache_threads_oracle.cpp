@@ -48,7 +48,7 @@ class World {
     const auto store = below == Below::kStore ? std::make_shared<testing::MapStore>() : nullptr;
     process = std::make_unique<Process>(kinds, store, options, kCells);
     cache = process->cache;
-    cache->state().piece = 2;  // nodes: others get in between often
+    cache->state().gate.piece = 2;  // nodes: others get in between often
   }
 
   std::shared_ptr<Session> session(std::size_t index) {

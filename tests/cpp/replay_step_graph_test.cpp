@@ -1,6 +1,6 @@
 // Recorded and replayed steps of sessions: what a step is after a replay that worked, one that failed, and one that was
 // refused. The bits are tests/python/test_step_graphs.py's business, and ops_launch_graph_test.cpp's.
-#include "prefix_cache/step_graph.h"
+#include "replay/step_graph.h"
 
 #include <array>
 

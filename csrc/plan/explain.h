@@ -29,6 +29,7 @@
 
 namespace kvtrie {
 
+class CostModel;
 class Planner;
 struct CacheTable;
 struct Path;
@@ -85,5 +86,7 @@ void explain_match(Node* root, const Path& path, std::span<const Token> prompt, 
 // Of each cache by itself, at lengths up to `limit`.
 std::vector<CacheReach> reach_of_each(const CacheTable& caches, const Planner& planner, const Path& path,
                                       std::int32_t limit);
+// How long its plan takes, as far as that was measured. REQUIRES: `plan` and `length` are set.
+void add_seconds(const CostModel& costs, Explanation& explanation);
 
 }  // namespace kvtrie

@@ -1,12 +1,10 @@
-// The common part of sending and receiving, and the known state of the store.
-#include "prefix_cache/exchange.h"
+// What sending and receiving have in common, and what is known about the store.
+#include "exchange/exchange.h"
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
-
-#include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 namespace {
@@ -24,32 +22,34 @@ std::uint64_t short_name(const std::string& key) {
 
 }  // namespace
 
-Exchange::Exchange(PrefixCacheState& state, std::uint64_t room)
-    : state_(state),
-      tier_(std::make_shared<SharedTier>(state.options.store, state.options.store_options)),
-      room_(std::make_shared<ByteBudget>(room)) {}
+Exchange::Exchange(const ExchangedTree& of, ExchangeOptions options, std::function<std::shared_ptr<void>()> keep)
+    : of_(of),
+      options_(std::move(options)),
+      keep_(std::move(keep)),
+      tier_(std::make_shared<SharedTier>(options_.store, options_.shared)),
+      room_(std::make_shared<ByteBudget>(options_.room)) {}
 
 // Twice what one block and one point take: bytes that lie in files pass through it, too.
-std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
-  const std::uint64_t bytes = kSharedBlock * state.caches.bytes_per_token() + point_bytes(state);
-  return std::min(2 * bytes, state.options.host_bytes / 4);
+std::uint64_t Exchange::room_for(const CacheTable& caches, std::uint64_t host_bytes) {
+  const std::uint64_t bytes = kSharedBlock * caches.bytes_per_token() + point_bytes(caches);
+  return std::min(2 * bytes, host_bytes / 4);
 }
 
-std::uint64_t Exchange::point_bytes(const PrefixCacheState& state) {
+std::uint64_t Exchange::point_bytes(const CacheTable& caches) {
   std::uint64_t bytes = 0;
-  for (const std::size_t i : state.caches.windowed) {
-    const Visibility& sees = state.caches.attention[i]->visibility();
+  for (const std::size_t i : caches.windowed) {
+    const Visibility& sees = caches.attention[i]->visibility();
     const std::int32_t most =
         sees.window > 0 && sees.chunk > 0 ? std::min(sees.window, sees.chunk) : std::max(sees.window, sees.chunk);
-    bytes += static_cast<std::uint64_t>(most) * state.caches.attention[i]->shape().bytes_per_cell();
+    bytes += static_cast<std::uint64_t>(most) * caches.attention[i]->shape().bytes_per_cell();
   }
-  const auto longest = static_cast<std::int32_t>(state.caches.longest);
-  for (const auto& cache : state.caches.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
+  const auto longest = static_cast<std::int32_t>(caches.longest);
+  for (const auto& cache : caches.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
   return bytes;
 }
 
 void Exchange::offer(const Node* node) {
-  state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
+  of_.gate.mutex.assert_held();  // by the caller
   if (node->is_root() || !may_share(node->name_space())) return;
   Offer path{node->name_space(), path_tokens(node), {}};
   path.media = media_of(path.tokens);
@@ -57,7 +57,7 @@ void Exchange::offer(const Node* node) {
   if (queue_.pending_jobs() >= kPendingPaths) return count_unsent();
   const std::uint64_t bytes = path.tokens.size() * sizeof(Token);
   // The job keeps the cache: its last reference may go while the store is in a call of it.
-  queue_.add(bytes, [this, cache = state_.shared_from_this(), path = std::move(path)] { send(path); });
+  queue_.add(bytes, [this, kept = keep_(), path = std::move(path)] { send(path); });
 }
 
 bool Exchange::all_sent() {
@@ -66,19 +66,18 @@ bool Exchange::all_sent() {
 }
 
 SharedScope Exchange::scope(const std::string& name_space) const {
-  return {state_.options.fingerprint, name_space, state_.caches.identities, state_.options.keys};
+  return {options_.fingerprint, name_space, of_.caches.identities, options_.keys};
 }
 
 bool Exchange::may_share(std::string_view name_space) const {
-  return state_.options.keys == nullptr || state_.options.keys->has(name_space);
+  return options_.keys == nullptr || options_.keys->has(name_space);
 }
 
-bool Exchange::is_worth_asking(const Session& session, std::size_t tokens) {
-  state_.mutex.assert_held();  // by receiving
-  constexpr int kCalls = 2;    // at least: what is there, and what is not or goes on behind
-  if (session.at_.always_load || state_.options.load == LoadPolicy::kAlways) return true;
+bool Exchange::is_worth_asking(const Cursor& cursor, std::size_t tokens) {
+  constexpr int kCalls = 2;  // at least: what is there, and what is not or goes on behind
+  if (cursor.always_load || options_.always_ask) return true;
   const std::optional<std::int64_t> least =
-      state_.costs.least_to_ask(kCalls, point_bytes(state_), state_.caches.bytes_per_token(), state_.now);
+      of_.costs.least_to_ask(kCalls, point_bytes(of_.caches), of_.caches.bytes_per_token(), of_.gate.now);
   const bool worth = least && std::cmp_greater_equal(tokens, *least);
   const MutexLock lock(mutex_);
   totals_.least_tokens = least.value_or(-1);
@@ -94,8 +93,8 @@ bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, c
 }
 
 double Exchange::now() const {
-  const MutexLock lock(state_.mutex);
-  return state_.now;
+  const MutexLock lock(of_.gate.mutex);
+  return of_.gate.now;
 }
 
 bool Exchange::is_known(const std::string& key) const {

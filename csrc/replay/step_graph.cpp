@@ -1,4 +1,4 @@
-#include "prefix_cache/step_graph.h"
+#include "replay/step_graph.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cache/recurrent_hold.h"
-#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
 namespace {
@@ -102,13 +101,13 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
 }
 
 void StepGraphs::keep(const Step& step, GraphPtr graph) {
-  step.cache()->add_graphs(shared_from_this());
+  step.cache()->add_observer(shared_from_this());
   const MutexLock lock(mutex_);
   entries_[{step.cache().get(), step.tokens().size()}].graph.swap(graph);
 }
 
 void StepGraphs::refuse(const Step& step, const std::string& reason) {
-  step.cache()->add_graphs(shared_from_this());
+  step.cache()->add_observer(shared_from_this());
   const MutexLock lock(mutex_);
   ++entries_[{step.cache().get(), step.tokens().size()}].refusals;
   ++refusals_;

@@ -1,16 +1,10 @@
-#include "prefix_cache/explain.h"
+#include "plan/explain.h"
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "plan/planner.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/prefix_cache.h"
-#include "prefix_cache/prefix_cache_state.h"
-#include "session/reuse_search.h"
-#include "tree/atomic_spans.h"
-#include "tree/node_bytes.h"
-#include "trie/match_text.h"
+#include "tree/cost_model.h"
 
 namespace kvtrie {
 
@@ -167,8 +161,6 @@ std::vector<CacheReach> reach_of_each(const CacheTable& caches, const Planner& p
   return reaches;
 }
 
-namespace {
-
 void add_seconds(const CostModel& costs, Explanation& explanation) {
   const ReusePlan& plan = explanation.plan;
   if (const std::optional<double> each = costs.seconds_per_token())
@@ -178,32 +170,6 @@ void add_seconds(const CostModel& costs, Explanation& explanation) {
   } else if (const std::optional<double> each = costs.seconds_per_byte(plan.tier)) {
     explanation.load_seconds = *each * static_cast<double>(plan.bytes_moved);
   }
-}
-
-}  // namespace
-
-Tokens PrefixCache::match_text(std::string_view name_space, std::span<const Token> tokens,
-                               const TokenTexts& texts) const {
-  require(!tokens.empty(), "match_text", "tokens: got 0, allowed at least 1");
-  check_tokens(tokens, "match_text");
-  Entry entry(*state_);
-  return kvtrie::match_text(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
-}
-
-Explanation PrefixCache::explain(std::string_view name_space, std::span<const Token> tokens) const {
-  require(!tokens.empty(), "explain", "tokens: got 0, allowed at least 1");
-  AtomicSpans atomic;
-  if (check_tokens(tokens, "explain")) atomic.add_media(tokens, 0);
-  Entry entry(*state_);
-  Explanation explanation;
-  explanation.length = static_cast<std::int32_t>(tokens.size());
-  explanation.plan = state_->plan(name_space, tokens, atomic);
-  Node* root = state_->trie.find_root(name_space);
-  const Path path = root == nullptr ? Path{} : state_->planner.find_path(root, tokens);
-  explain_match(root, path, tokens, explanation);
-  explanation.caches = reach_of_each(state_->caches, state_->planner, path, path.matched);
-  add_seconds(state_->costs, explanation);
-  return explanation;
 }
 
 }  // namespace kvtrie

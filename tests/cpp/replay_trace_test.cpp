@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "prefix_cache/replay.h"
+#include "replay/trace_replay.h"
 
 namespace kvtrie {
 namespace {

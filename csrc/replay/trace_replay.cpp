@@ -1,4 +1,4 @@
-#include "prefix_cache/replay.h"
+#include "replay/trace_replay.h"
 
 #include <algorithm>
 #include <limits>

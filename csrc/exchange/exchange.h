@@ -42,9 +42,12 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "paging/page_in.h"
 #include "store/background_queue.h"
+#include "store/key_ring.h"
 #include "store/shared_exchange.h"
 #include "store/shared_tier.h"
+#include "tiers/snapshot_import.h"
 #include "tree/media.h"
 #include "tree/node_state.h"
 #include "tree/reuse_plan.h"
@@ -52,14 +55,39 @@
 
 namespace kvtrie {
 
-class Entry;
-class Session;
-struct PrefixCacheState;
+// What an exchange reads of the tree, and where it puts what comes. All outlive the Exchange.
+struct ExchangedTree {
+  Gate& gate;
+  const CacheTable& caches;
+  Trie& trie;
+  Namespaces& namespaces;
+  Quotas& quotas;
+  Leases& leases;
+  Planner& planner;
+  CostModel& costs;
+  const std::shared_ptr<ByteBudget>& host;
+  LowerTiers& lower;
+  Removal& removal;
+  SnapshotImport& imports;
+  PageIn& page_in;
+  PrefixCacheStats& totals;
+};
+
+struct ExchangeOptions {
+  std::shared_ptr<RemoteStore> store;
+  SharedOptions shared;
+  std::string fingerprint;
+  KeyRingPtr keys;              // null: nothing is sealed
+  std::int32_t min_tokens = 1;  // a prompt that could gain fewer is not looked up
+  double deadline = 0;          // seconds of the cache's clock, for all questions of one call
+  bool always_ask = false;      // also what would be computed sooner
+  std::uint64_t room = 0;       // bytes of host memory set aside for sending
+};
 
 class Exchange {
  public:
-  // `room`: bytes of host memory set aside for sending. Throws like SharedTier.
-  Exchange(PrefixCacheState& state, std::uint64_t room);
+  // `keep`: keeps what is in `of` alive; jobs have one. Throws like SharedTier.
+  Exchange(const ExchangedTree& of, ExchangeOptions options, std::function<std::shared_ptr<void>()> keep);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -77,13 +105,13 @@ class Exchange {
   void prepare_last(std::function<void()> job) { queue_.prepare(std::move(job)); }
   void add_last() noexcept { queue_.add_prepared(); }
   std::uint64_t room() const { return room_->cap(); }
-  // The host memory that sending takes at a time, for one whole block and one restore point of these caches.
-  static std::uint64_t room_for(const PrefixCacheState& state);
-  static std::uint64_t point_bytes(const PrefixCacheState& state);  // of a restore point, at most
+  // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
+  static std::uint64_t room_for(const CacheTable& caches, std::uint64_t host_bytes);
+  static std::uint64_t point_bytes(const CacheTable& caches);  // of a restore point, at most
 
   // --- receiving
-  // As PrefixCacheState::advance, with what the store has. Lets go of the mutex.
-  ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
+  // As PageIn::advance, with what the store has. Lets go of the mutex.
+  ReusePlan advance(Cursor& cursor, std::int32_t limit, Call& call);
 
   StoreStats stats() const;
 
@@ -105,7 +133,7 @@ class Exchange {
   Sent send(const SharedExchange& exchange, const SharedPath& path, const Offer& offer, const Place& place);
   bool put(const SharedExchange& exchange, const SharedPath& path, const Place& place, const Saving& saving);
   std::vector<Place> tails(const Offer& offer);
-  bool take(const Offer& offer, const Place& place, Saving& saving);
+  bool take(const Offer& offer, const Place& place, Saving& saving) KVTRIE_REQUIRES(of_.gate.mutex);
   BlobPtr copy_of_cells(std::size_t cache, std::span<Node* const> nodes, std::int32_t from, std::int32_t to);
   BlobPtr copy_of_state(std::size_t cache, const Node& node);
   bool can_be_point(std::span<Node* const> nodes) const;  // at the end of the last one
@@ -113,7 +141,7 @@ class Exchange {
   SnapshotHeader header_of(const Offer& offer, const Place& place) const;
 
   // Whether `tokens` that a look-up could gain are worth asking for.
-  bool is_worth_asking(const Session& session, std::size_t tokens);
+  bool is_worth_asking(const Cursor& cursor, std::size_t tokens) KVTRIE_REQUIRES(of_.gate.mutex);
   // Whether it answers, as far as is known; one that was left alone for a while is asked for something small first.
   bool answers(const SharedExchange& exchange, const SharedPath& path, const CallTime& time) const;
   double now() const;  // takes the mutex
@@ -123,7 +151,9 @@ class Exchange {
   void set_known(const std::string& key, bool known);
   void count_unsent();
 
-  PrefixCacheState& state_;
+  const ExchangedTree of_;
+  const ExchangeOptions options_;
+  const std::function<std::shared_ptr<void>()> keep_;
   const std::shared_ptr<SharedTier> tier_;
   const std::shared_ptr<ByteBudget> room_;
   mutable Mutex mutex_;  // taken after the prefix cache's

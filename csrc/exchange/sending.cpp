@@ -11,8 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "prefix_cache/exchange.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "exchange/exchange.h"
 #include "tiers/stage.h"
 
 namespace kvtrie {
@@ -60,7 +59,7 @@ std::size_t start_of(std::size_t end) { return (end - 1) / kSharedBlock * kShare
 
 // An image of its own of [from, to); null: it is not all there, or there is no room.
 BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes, std::int32_t from, std::int32_t to) {
-  CausalCache& owner = *state_.caches.attention[cache];
+  CausalCache& owner = *of_.caches.attention[cache];
   const KvShape& shape = owner.shape();
   const auto cells = static_cast<std::uint32_t>(to - from);
   const Coverage coverage(nodes, cache, to, /*device_only=*/false);
@@ -92,8 +91,8 @@ BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes,
 // The blob itself where it is in memory.
 BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
   const RestorePoint& point = state_of(&node).point();
-  PointCache& owner = *state_.caches.states[cache];
-  BlobPtr kept = point.copied() ? state_.caches.states_among(point.copies)[cache].blob : nullptr;
+  PointCache& owner = *of_.caches.states[cache];
+  BlobPtr kept = point.copied() ? of_.caches.states_among(point.copies)[cache].blob : nullptr;
   if (!point.on_device && kept->in_memory()) return kept;
   BlobPtr blob =
       Blob::allocate(room_, owner.units_at(node.end()) * owner.bytes_per_unit(), blob_sections(owner, node.end()));
@@ -102,7 +101,7 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
   arriving->memory = blob->memory();
   if (point.on_device) {
     arriving->gathers.push_back(
-        owner.store_image(state_.caches.states_among(point.held)[cache], arriving->memory->data()));
+        owner.store_image(of_.caches.states_among(point.held)[cache], arriving->memory->data()));
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }
@@ -117,11 +116,11 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
 
 SnapshotHeader Exchange::header_of(const Offer& offer, const Place& place) const {
   SnapshotHeader header;
-  header.fingerprint = state_.options.fingerprint;
+  header.fingerprint = options_.fingerprint;
   header.name_space = offer.name_space;
   header.tokens.assign(offer.tokens.begin(), offer.tokens.begin() + static_cast<std::ptrdiff_t>(place.end));
   header.media = media_of(header.tokens);
-  header.caches = state_.caches.identities;
+  header.caches = of_.caches.identities;
   header.start = static_cast<std::int32_t>(place.start);
   return header;
 }
@@ -130,8 +129,8 @@ SnapshotHeader Exchange::header_of(const Offer& offer, const Place& place) const
 bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
   const Node* last = nodes.back();
   const RestorePoint& point = state_of(last).point();
-  for (const std::size_t i : state_.caches.windowed) {
-    const std::int32_t floor = state_.caches.attention[i]->visibility().floor(last->end());
+  for (const std::size_t i : of_.caches.windowed) {
+    const std::int32_t floor = of_.caches.attention[i]->visibility().floor(last->end());
     if (floor >= last->end()) continue;
     BlobPtr blob = copy_of_cells(i, nodes, floor, last->end());
     if (blob == nullptr) return false;
@@ -139,11 +138,10 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
         image_of(SnapshotImage::Role::kWindow, i, floor, static_cast<std::uint32_t>(last->end() - floor), *blob));
     saving.blobs.push_back(std::move(blob));
   }
-  for (std::size_t i = 0; i < state_.caches.states.size(); ++i) {
+  for (std::size_t i = 0; i < of_.caches.states.size(); ++i) {
     BlobPtr blob = copy_of_state(i, *last);
     if (blob == nullptr) return false;
-    saving.header.images.push_back(
-        image_of(SnapshotImage::Role::kState, state_.caches.attention.size() + i, 0, 0, *blob));
+    saving.header.images.push_back(image_of(SnapshotImage::Role::kState, of_.caches.attention.size() + i, 0, 0, *blob));
     saving.blobs.push_back(std::move(blob));
   }
   saving.header.point = static_cast<std::uint8_t>(point.exists() ? point.kind : PointKind::kBranch);
@@ -154,9 +152,9 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
 bool Exchange::can_be_point(std::span<Node* const> nodes) const {
   const Node* last = nodes.back();
   if (state_of(last).point().exists()) return true;
-  if (!state_.caches.states.empty() || last->child_count() < 2) return false;
-  return std::all_of(state_.caches.windowed.begin(), state_.caches.windowed.end(), [&](std::size_t i) {
-    const std::int32_t end = last->end(), floor = state_.caches.attention[i]->visibility().floor(end);
+  if (!of_.caches.states.empty() || last->child_count() < 2) return false;
+  return std::all_of(of_.caches.windowed.begin(), of_.caches.windowed.end(), [&](std::size_t i) {
+    const std::int32_t end = last->end(), floor = of_.caches.attention[i]->visibility().floor(end);
     return floor >= end || Coverage(nodes, i, end, /*device_only=*/false).covered_from(end) <= floor;
   });
 }
@@ -164,14 +162,13 @@ bool Exchange::can_be_point(std::span<Node* const> nodes) const {
 // False: it is no longer there, or there is no room. Bytes that were taken have to go without the prefix cache's mutex,
 // which is held here: they may have to wait for the device.
 bool Exchange::take(const Offer& offer, const Place& place, Saving& saving) {
-  state_.mutex.assert_held();  // by send
-  const Match match = state_.trie.match(offer.name_space, std::span<const Token>(offer.tokens).first(place.end));
+  const Match match = of_.trie.match(offer.name_space, std::span<const Token>(offer.tokens).first(place.end));
   const auto end = static_cast<std::int32_t>(place.end);
   if (match.length < end) return false;
   const std::vector<Node*> nodes = path_down_to(match.node);
   if (place.point && (match.node->end() != end || !can_be_point(nodes))) return false;
   saving.header = header_of(offer, place);
-  for (const std::size_t i : state_.caches.full) {
+  for (const std::size_t i : of_.caches.full) {
     if (!place.cells()) break;
     const auto start = static_cast<std::int32_t>(place.start);
     BlobPtr blob = copy_of_cells(i, nodes, start, end);
@@ -193,7 +190,7 @@ bool Exchange::put(const SharedExchange& exchange, const SharedPath& path, const
   const double at = now();
   const bool done = place.block ? exchange.put_block(path, place.end / kSharedBlock, saving.header, images.spans(), at)
                                 : exchange.put_tail(path, place.end, saving.header, images.spans(), at);
-  const bool cells = place.cells() && (place.block || !state_.caches.full.empty());
+  const bool cells = place.cells() && (place.block || !of_.caches.full.empty());
   return done && exchange.announce(path, place.end, cells, place.point, at);
 }
 
@@ -208,7 +205,7 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
   Saving saving;
   bool there = false;
   {
-    const MutexLock lock(state_.mutex);
+    const MutexLock lock(of_.gate.mutex);
     there = take(offer, place, saving);
   }
   there = there && seal_images(saving);
@@ -227,12 +224,12 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
 std::vector<Exchange::Place> Exchange::tails(const Offer& offer) {
   const std::size_t length = offer.tokens.size();
   std::vector<Place> places;
-  if (!state_.caches.has_points()) {
+  if (!of_.caches.has_points()) {
     if (length % kSharedBlock != 0) places.push_back({start_of(length), length, false, false});
     return places;
   }
-  const MutexLock lock(state_.mutex);
-  Node* last = state_.trie.match(offer.name_space, offer.tokens).node;
+  const MutexLock lock(of_.gate.mutex);
+  Node* last = of_.trie.match(offer.name_space, offer.tokens).node;
   if (last == nullptr) return places;
   for (std::vector<Node*> nodes = path_down_to(last); !nodes.empty(); nodes.pop_back()) {
     const auto end = static_cast<std::size_t>(nodes.back()->end());

@@ -29,15 +29,15 @@
 #include "base/mutex.h"
 #include "cache/causal_hold.h"
 #include "ops/launch_graph.h"
+#include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/step.h"
 
 namespace kvtrie {
 
-class PrefixCache;
 class StepRecording;
 
 // The graphs of one model.
-class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
+class StepGraphs final : public EndObserver, public std::enable_shared_from_this<StepGraphs> {
  public:
   static std::shared_ptr<StepGraphs> create() { return std::shared_ptr<StepGraphs>(new StepGraphs); }
 
@@ -57,7 +57,7 @@ class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
     std::string reason;                                 // of the last refusal
   };
   Stats stats() const;
-  void forget(const PrefixCache& cache) noexcept;  // which is about to end
+  void forget(const PrefixCache& cache) noexcept override;
 
  private:
   friend class StepRecording;

@@ -8,9 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "prefix_cache/calls.h"
-#include "prefix_cache/exchange.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "exchange/exchange.h"
 #include "tiers/holds.h"
 
 namespace kvtrie {
@@ -33,24 +31,23 @@ bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> s
 // Made, used and ended with the prefix cache's mutex held.
 class Lookup final : private Asker {
  public:
-  Lookup(Exchange& exchange, Session& session, const SharedPath& path, std::int32_t limit, double deadline,
-         Entry& entry)
+  Lookup(Exchange& exchange, Cursor& cursor, const SharedPath& path, std::int32_t limit, double deadline, Call& call)
       : owner_(exchange),
-        state_(exchange.state_),
-        session_(session),
-        entry_(entry),
+        of_(exchange.of_),
+        cursor_(cursor),
+        call_(call),
         path_(path),
-        budget_(state_.namespaces.host_of(session.at_.name_space)),
+        budget_(of_.namespaces.host_of(cursor.name_space)),
         shared_(exchange.tier_, budget_, [this](std::uint64_t bytes) { return make_room(bytes); }),
-        atomic_(session.at_.atomic),
-        computed_(static_cast<std::size_t>(session.at_.computed)),
+        atomic_(cursor.atomic),
+        computed_(static_cast<std::size_t>(cursor.computed)),
         limit_(static_cast<std::size_t>(limit)),
         deadline_(deadline),
-        time_(state_.now, this),
-        share_(std::min(state_.host->cap(), state_.quotas.host(session.at_.node->group()).most) / 2) {
-    const Path here = state_.planner.find_path(session.at_.node, session.at_.unpublished());
+        time_(of_.gate.now, this),
+        share_(std::min(of_.host->cap(), of_.quotas.host(cursor.node->group()).most) / 2) {
+    const Path here = of_.planner.find_path(cursor.node, cursor.unpublished());
     known_ = static_cast<std::size_t>(here.matched);
-    hold_ = std::make_unique<PathHold>(state_.leases, here.nodes.empty() ? session.at_.node : here.nodes.back());
+    hold_ = std::make_unique<PathHold>(of_.leases, here.nodes.empty() ? cursor.node : here.nodes.back());
   }
 
   Lookup(const Lookup&) = delete;
@@ -58,14 +55,14 @@ class Lookup final : private Asker {
 
   // Whether there is more in the tree now than before.
   bool run() {
-    const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, time_); });
-    if (answers) state_.caches.has_points() ? take_points() : take_cells();
+    const bool answers = call_.outside([&] { return owner_.answers(shared_, path_, time_); });
+    if (answers) of_.caches.has_points() ? take_points() : take_cells();
     join_received();
     return any_;
   }
 
   // Another round may bring more, when what this one brought is on the device.
-  bool wants_another() const noexcept { return any_ && stopped_ && !state_.caches.has_points(); }
+  bool wants_another() const noexcept { return any_ && stopped_ && !of_.caches.has_points(); }
 
  private:
   struct Candidate {
@@ -87,11 +84,11 @@ class Lookup final : private Asker {
 
   // ---- the clock, without the mutex --------------------------------------------------------------------------------
 
-  double time() override { return read_clock(state_.options); }
+  double time() override { return of_.gate.read_clock(); }
   double deadline() const override { return deadline_; }
   void took(std::uint64_t bytes, double began, double ended) override {
-    const MutexLock lock(state_.mutex);
-    if (state_.options.clock) state_.costs.asked(bytes, ended - began, ended);
+    const MutexLock lock(of_.gate.mutex);
+    if (of_.gate.clock) of_.costs.asked(bytes, ended - began, ended);
   }
 
   // ---- asking ahead ------------------------------------------------------------------------------------------------
@@ -99,13 +96,12 @@ class Lookup final : private Asker {
   // How many of `wanted` values of at most so many bytes can be asked for together now, with room made for them; 1: the
   // next one alone, which needs none.
   std::size_t find_room(std::size_t wanted, std::uint64_t most, Ahead& ahead) {
-    state_.mutex.assert_held();  // as the class says
     ahead = {};
     const std::uint64_t share = std::min((share_ - std::min(share_, taken_)) / 4, kAskedBytes);
     const std::size_t count = std::min<std::uint64_t>({wanted, owner_.tier_->most_keys(), share / most});
     if (count < 2 || path_.has_media()) return 1;
     const std::uint64_t bytes = count * most;
-    if (!state_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node()) || !budget_->reserve(bytes)) return 1;
+    if (!of_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node()) || !budget_->reserve(bytes)) return 1;
     ahead.room = Reserved(budget_.get(), {bytes});
     return count;
   }
@@ -113,39 +109,40 @@ class Lookup final : private Asker {
   // The value of a block: asked for ahead, or now together with those up to `last`. Null: it is to be asked for alone.
   AskedValue* block_ahead(std::size_t block, std::size_t last) {
     if (AskedValue* known = blocks_.of(block)) return known;
-    const std::uint64_t cells = kSharedBlock * state_.caches.bytes_per_token();
-    const std::uint64_t most = std::min(most_of_block(path_, last, cells), state_.options.store_options.max_value);
+    const std::uint64_t cells = kSharedBlock * of_.caches.bytes_per_token();
+    const std::uint64_t most = std::min(most_of_block(path_, last, cells), owner_.options_.shared.max_value);
     const std::size_t count = find_room(last - block + 1, most, blocks_);
     if (count < 2) return nullptr;
     blocks_.first = block;
-    blocks_.values = entry_.outside([&] { return shared_.ask_blocks(path_, block, count, most, time_); });
+    blocks_.values = call_.outside([&] { return shared_.ask_blocks(path_, block, count, most, time_); });
     return blocks_.of(block);
   }
 
   // The same of the index behind a block.
   AskedValue* index_ahead(std::size_t block, std::size_t last) {
     if (AskedValue* known = indices_.of(block)) return known;
-    const std::uint64_t most = std::min(most_of_index(), state_.options.store_options.max_value);
+    const std::uint64_t most = std::min(most_of_index(), owner_.options_.shared.max_value);
     const std::size_t count = find_room(last - block + 1, most, indices_);
     if (count < 2) return nullptr;
     indices_.first = block;
-    indices_.values = entry_.outside([&] { return shared_.ask_indices(path_, block, count, most, time_); });
+    indices_.values = call_.outside([&] { return shared_.ask_indices(path_, block, count, most, time_); });
     return indices_.of(block);
   }
 
   // ---- full attention alone ----------------------------------------------------------------------------------------
 
   void take_cells() {
+    owner_.of_.gate.mutex.assert_held();  // as the class says
     while (blocks_known() < path_.blocks() && take_block(path_.blocks())) {
     }
     blocks_ = {};
     const std::size_t block = blocks_known();
     const std::size_t rest = path_.tokens() - block * kSharedBlock;
-    if (stopped_ || rest == 0 || !owner_.is_worth_asking(session_, rest)) return;
-    const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, time_); });
+    if (stopped_ || rest == 0 || !owner_.is_worth_asking(cursor_, rest)) return;
+    const SharedIndex index = call_.outside([&] { return shared_.get_index(path_, block, time_); });
     const FoundContinuation found = find_continuation(index, path_.bytes(block * kSharedBlock, path_.tokens()));
     if (found.cells == nullptr || block * kSharedBlock + found.common <= known_) return;
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_cells(path_, block, *found.cells, time_); });
+    ReceivedSnapshot received = call_.outside([&] { return shared_.get_cells(path_, block, *found.cells, time_); });
     const bool whole = count_tokens(found.cells->tokens) == kSharedBlock;
     if (add(std::move(received),
             path_.key_behind(whole ? SharedKind::kBlock : SharedKind::kTail, block, found.cells->tokens)))
@@ -157,10 +154,9 @@ class Lookup final : private Asker {
   bool take_block(std::size_t last) {
     const std::size_t block = blocks_known() + 1;
     AskedValue* const asked = block_ahead(block, last);
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_block(path_, block, time_, asked); });
+    ReceivedSnapshot received = call_.outside([&] { return shared_.get_block(path_, block, time_, asked); });
     const std::string key = path_.block_key(block);
-    if (state_.caches.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key))
-      return false;
+    if (of_.caches.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key)) return false;
     known_ = block * kSharedBlock;
     return true;
   }
@@ -183,7 +179,7 @@ class Lookup final : private Asker {
     const std::size_t last = (limit_ - 1) / kSharedBlock;
     for (std::size_t block = computed_ / kSharedBlock; block <= last; ++block) {
       AskedValue* const asked = index_ahead(block, last);
-      const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, time_, asked); });
+      const SharedIndex index = call_.outside([&] { return shared_.get_index(path_, block, time_, asked); });
       const bool goes_on = note(index, block, candidates);
       if (goes_on) owner_.set_known(path_.block_key(block + 1), true);
       if (block == last || goes_on || block < blocks_known()) continue;
@@ -210,15 +206,15 @@ class Lookup final : private Asker {
 
   bool take_candidate(const Candidate& each) {
     const std::size_t blocks = each.end / kSharedBlock;  // whole ones up to the point
-    if (!state_.caches.full.empty() && blocks > blocks_known()) {
-      const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * state_.caches.bytes_per_token();
+    if (!of_.caches.full.empty() && blocks > blocks_known()) {
+      const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * of_.caches.bytes_per_token();
       if (bytes > share_ - std::min(share_, taken_)) return false;
       while (blocks_known() < blocks) {
         if (!take_block(blocks)) return false;
       }
     }
     blocks_ = {};
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_point(path_, each.block, each.found, time_); });
+    ReceivedSnapshot received = call_.outside([&] { return shared_.get_point(path_, each.block, each.found, time_); });
     return add(std::move(received), path_.key_behind(SharedKind::kTail, each.block, each.found.tokens));
   }
 
@@ -226,32 +222,32 @@ class Lookup final : private Asker {
 
   // Called while the store is asked. Received bytes stay until the session has them: half of the host tier at most.
   bool make_room(std::uint64_t bytes) {
-    const MutexLock lock(state_.mutex);
-    const bool fits = !state_.closed && bytes <= share_ - std::min(share_, taken_) &&
-                      state_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node());
+    const MutexLock lock(of_.gate.mutex);
+    const bool fits = !of_.gate.closed && bytes <= share_ - std::min(share_, taken_) &&
+                      of_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node());
     stopped_ = stopped_ || !fits;
     return fits;
   }
 
   // Whether it is in the tree now.
   bool add(ReceivedSnapshot received, const std::string& key) {
-    state_.mutex.assert_held();  // as the class says
+    of_.gate.mutex.assert_held();  // as the class says
     if (received.answer != SharedAnswer::kHit) {
       owner_.set_known(key, false);
       return false;
     }
     Imported found;
     const auto image = [&](std::size_t n) { return received.images[n]; };
-    const SnapshotFault fault = state_.imports.translate(received.header, image, found);
-    if (state_.caches.full.empty()) found.start = 0;  // nothing lies in between
-    if (state_.trie.match(found.name_space, found.tokens).length == static_cast<std::int32_t>(found.tokens.size()))
+    const SnapshotFault fault = of_.imports.translate(received.header, image, found);
+    if (of_.caches.full.empty()) found.start = 0;  // nothing lies in between
+    if (of_.trie.match(found.name_space, found.tokens).length == static_cast<std::int32_t>(found.tokens.size()))
       for (std::vector<BlobSlice>& cells : found.cells) cells.clear();
-    Node* node = fault == SnapshotFault::kNone ? state_.imports.add(found, state_.now) : nullptr;
+    Node* node = fault == SnapshotFault::kNone ? of_.imports.add(found, of_.gate.now) : nullptr;
     if (node == nullptr) {
-      ++state_.totals.unusable_snapshots;
+      ++of_.totals.unusable_snapshots;
       return false;
     }
-    auto hold = std::make_unique<PathHold>(state_.leases, node);
+    auto hold = std::make_unique<PathHold>(of_.leases, node);
     hold_ = std::move(hold);
     owner_.set_known(key, true);
     any_ = true;
@@ -266,16 +262,15 @@ class Lookup final : private Asker {
 
   // One node for what came one after the other.
   void join_received() {
-    state_.mutex.assert_held();  // as the class says
     const std::vector<Node*> path = path_up_from(hold_->node());
     hold_ = nullptr;
-    for (std::size_t i = path.size(); any_ && i-- > 1;) state_.removal.try_join(path[i]);
+    for (std::size_t i = path.size(); any_ && i-- > 1;) of_.removal.try_join(path[i]);
   }
 
   Exchange& owner_;
-  PrefixCacheState& state_;
-  const Session& session_;
-  Entry& entry_;
+  const ExchangedTree& of_;
+  const Cursor& cursor_;
+  Call& call_;
   const SharedPath& path_;
   const std::shared_ptr<ByteBudget> budget_;
   const SharedExchange shared_;
@@ -291,40 +286,40 @@ class Lookup final : private Asker {
   bool any_ = false, stopped_ = false;  // something came; something was refused for lack of room
 };
 
-ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) {
-  state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
-  ReusePlan report = state_.advance(session, limit, entry);
-  const auto worth_asking = [&] {
-    return may_share(session.at_.name_space) && report.reason.code != ReasonCode::kNoRoom &&
-           limit - session.at_.computed >= state_.options.store_min_tokens &&
-           is_worth_asking(session, static_cast<std::size_t>(limit - session.at_.computed));
+ReusePlan Exchange::advance(Cursor& cursor, std::int32_t limit, Call& call) {
+  of_.gate.mutex.assert_held();  // by the caller
+  ReusePlan report = of_.page_in.advance(cursor, limit, call);
+  const auto worth_asking = [&]() KVTRIE_REQUIRES(of_.gate.mutex) {
+    return may_share(cursor.name_space) && report.reason.code != ReasonCode::kNoRoom &&
+           limit - cursor.computed >= options_.min_tokens &&
+           is_worth_asking(cursor, static_cast<std::size_t>(limit - cursor.computed));
   };
   if (!worth_asking()) return report;
-  const Tokens keys = session.at_.recorded_keys();
+  const Tokens keys = cursor.recorded_keys();
   const std::vector<SnapshotMedia> media = media_of(keys);
   if (!is_portable(media)) return report;
-  const SharedPath path(scope(session.at_.name_space), keys, media);
-  const double deadline = state_.now + state_.options.store_deadline;
+  const SharedPath path(scope(cursor.name_space), keys, media);
+  const double deadline = of_.gate.now + options_.deadline;
   for (bool again = true; again && worth_asking();) {
-    const std::int32_t before = session.at_.computed;
-    if (before > 0 && state_.host_is_busy())
-      state_.wait_for_host(entry);  // what came before is on its way to the device
-    state_.require_usable(session);
+    const std::int32_t before = cursor.computed;
+    if (before > 0 && of_.page_in.host_is_busy())
+      of_.page_in.wait_for_host(call);  // what came before is on its way to the device
+    require_usable(cursor);
     {
-      Lookup lookup(*this, session, path, limit, deadline, entry);
+      Lookup lookup(*this, cursor, path, limit, deadline, call);
       if (!lookup.run()) return report;
       again = lookup.wants_another();
     }
-    state_.require_usable(session);
-    ReusePlan more = state_.advance(session, limit, entry);
+    require_usable(cursor);
+    ReusePlan more = of_.page_in.advance(cursor, limit, call);
     if (report.matched > more.matched) {  // what was known was dropped meanwhile: its bytes were wrong
       more.matched = report.matched;
       if (more.reason.code == ReasonCode::kNone) more.reason = report.reason;
     }
     more.bytes_moved += report.bytes_moved;
-    more.tier = session.at_.computed > before ? Tier::kStore : report.tier;
+    more.tier = cursor.computed > before ? Tier::kStore : report.tier;
     report = std::move(more);
-    again = again && session.at_.computed > before;
+    again = again && cursor.computed > before;
   }
   return report;
 }

@@ -1,4 +1,4 @@
-#include "prefix_cache/calls.h"
+#include "prefix_cache/entry.h"
 
 #include <algorithm>
 #include <new>
@@ -6,57 +6,23 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
-
-// ---- outside ------------------------------------------------------------------------------------------------------
-
-void CallsOutside::remove(std::thread::id thread) noexcept {
-  const auto place = std::find(threads_.begin(), threads_.end(), thread);
-  if (place != threads_.end()) threads_.erase(place);
-  came_back_.notify_all();
-}
-
-bool CallsOutside::has(std::thread::id thread) const noexcept {
-  return std::find(threads_.begin(), threads_.end(), thread) != threads_.end();
-}
-
-bool CallsOutside::only(std::thread::id thread) const noexcept {
-  return std::all_of(threads_.begin(), threads_.end(), [&](std::thread::id each) { return each == thread; });
-}
-
-void CallsOutside::wait_for_others(Mutex& mutex) {
-  while (!only(std::this_thread::get_id())) came_back_.wait(mutex);
-}
-
-Entry::Outside::Outside(Entry& entry) : entry_(entry) {
-  entry_.state_.outside.add(std::this_thread::get_id());
-  entry_.lock_.unlock();
-}
-
-Entry::Outside::Outside(Entry& entry, ClosingTag) noexcept : entry_(entry) {
-  entry_.state_.outside.add_closing(std::this_thread::get_id());
-  entry_.lock_.unlock();
-}
-
-Entry::Outside::~Outside() {
-  entry_.state_.turns.wait([this] { entry_.lock_.lock(); });
-  entry_.state_.outside.remove(std::this_thread::get_id());
-}
 
 // ---- the frame of a call ------------------------------------------------------------------------------------------
 
 // While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
-Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state), allow_closed_(allow_closed) {
-  if (!state.home.is_here()) {
+Entry::Entry(PrefixCacheState& state, bool allow_closed) : Call(state.gate, allow_closed), state_(state) {
+  if (!gate_.home.is_here()) {
     fail(ErrorKind::kNotSupported, "prefix_cache",
          "this process was forked from the one that made the cache, and has neither its threads nor its locks: make a "
          "cache of its own here, or start workers with the 'spawn' method");
   }
-  const double now = read_clock(state.options);
+  const double now = gate_.read_clock();
   if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
-  state.turns.wait([&] { lock_ = MovableMutexLock(state.mutex); });
+  gate_.turns.wait([&] { lock_ = MovableMutexLock(gate_.mutex); });
+  state.gate.mutex.assert_held();  // by lock_
   try {
     begin(now);
   } catch (...) {
@@ -66,24 +32,24 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state), allow_
 }
 
 void Entry::begin(double now) {
-  if (!allow_closed_ && state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
-  state_.now = std::max(state_.now, now);
+  if (!allow_closed_ && state_.gate.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
+  state_.gate.now = std::max(state_.gate.now, now);
   try {
-    if (!state_.pending_loads.empty()) state_.reap_pending_loads();
+    if (!state_.pending_loads.empty()) state_.page_in.reap_pending_loads();
   } catch (const std::bad_alloc&) {
     if (!allow_closed_) throw;  // what only ends goes on: the next call does it
   }
   try {
-    if (state_.now >= state_.expiry.next_expiry(state_.leases) && !state_.closed) state_.expire(*this);
+    if (state_.gate.now >= state_.expiry.next_expiry(state_.leases) && !state_.gate.closed) state_.expire(*this);
   } catch (const std::bad_alloc&) {  // the next call does it
   }
-  if (state_.lower.disk() != nullptr) state_.behind.write_again_after_a_while(state_.now);
+  if (state_.lower.disk() != nullptr) state_.behind.write_again_after_a_while(state_.gate.now);
 }
 
 Entry::~Entry() { finish(); }
 
 void Entry::finish() noexcept {
-  if (state_.closing_is_left && state_.outside.empty()) {
+  if (state_.closing_is_left && state_.gate.outside.empty()) {
     state_.closing_is_left = false;
     state_.take_apart(*this);
   }
@@ -98,39 +64,21 @@ void Entry::finish() noexcept {
   if (disk != nullptr && disk->needs_sweep()) disk->sweep();
 }
 
-void Entry::give_way() {
-  const std::uint32_t turn = state_.turns.taken();
-  double now = 0;
-  {
-    const Outside meanwhile(*this);
-    now = read_clock(state_.options);
-    state_.turns.let_one_in(turn);
-  }
-  if (!allow_closed_) require_open();
-  state_.mutex.assert_held();  // by lock_
-  state_.now = std::max(state_.now, now);
-}
-
-void Entry::require_open() const {
-  state_.mutex.assert_held();  // by lock_
-  if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
-}
-
-void PrefixCacheState::expire(Entry& entry) {
+void PrefixCacheState::expire(Call& call) {
   constexpr std::size_t kPinsAtOnce = 64;  // each looks at all pins
-  Pieces pieces(*this, entry);
+  Pieces pieces(call);
   std::size_t gone = 0;
-  while (Node* node = closed ? nullptr : leases.take_expired(now)) {
-    state_of(node).last_used_seconds = now;  // it was wanted until now
+  while (Node* node = gate.closed ? nullptr : leases.take_expired(gate.now)) {
+    state_of(node).last_used_seconds = gate.now;  // it was wanted until now
     ++totals.expired_pins;
     removal.try_join(node);
     if (++gone % kPinsAtOnce == 0) pieces.end();
   }
-  const auto remove = [this](Node* leaf) KVTRIE_REQUIRES(mutex) {
+  const auto remove = [this](Node* leaf) KVTRIE_REQUIRES(gate.mutex) {
     totals.expired_tokens += state_of(leaf).length();
     removal.remove_subtree(leaf, /*tidy=*/false);  // a join would take away a node that is still to be looked at
   };
-  while (!closed && expiry.due(now) && !expiry.sweep_some(now, pieces.most(), remove)) pieces.end();
+  while (!gate.closed && expiry.due(gate.now) && !expiry.sweep_some(gate.now, pieces.most(), remove)) pieces.end();
 }
 
 // ---- calls on a session -------------------------------------------------------------------------------------------
@@ -210,53 +158,46 @@ void PrefixCacheState::write_behind(Node* node) noexcept {
 
 // ---- closing the cache --------------------------------------------------------------------------------------------
 
-void PrefixCacheState::close(Entry& entry) noexcept {
-  if (closed) return;
-  closed = true;
+void PrefixCacheState::close(Call& call) noexcept {
+  if (gate.closed) return;
+  gate.closed = true;
   behind.close();
   times.clear();
   const bool in_job = exchange != nullptr && exchange->on_own_thread();
-  if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
+  if (!in_job && !gate.outside.has(std::this_thread::get_id())) return take_apart(call);
   closing_is_left = true;
   if (!in_job) return;
   *closing = shared_from_this();
   exchange->add_last();
 }
 
-void PrefixCacheState::prepare_last_job() {
-  exchange->prepare_last([closing = closing] {
-    const std::shared_ptr<PrefixCacheState> keep = std::exchange(*closing, nullptr);
-    const Entry last(*keep, /*allow_closed=*/true);
-  });
-}
-
-// State that sessions leave is written before the tree goes; from then on the files stay.
-void PrefixCacheState::take_apart(Entry& entry) noexcept {
-  outside.wait_for_others(mutex);
+// What sessions leave is written before the tree goes; from then on the files stay.
+void PrefixCacheState::take_apart(Call& call) noexcept {
+  gate.outside.wait_for_others(gate.mutex);
   while (!sessions.empty()) detach(**sessions.begin());
   {
-    const Entry::Outside meanwhile(entry, {});
+    const Call::Outside meanwhile(call, {});
     if (writer != nullptr) writer->drain();
     if (exchange != nullptr && !exchange->on_own_thread()) exchange->drain();
   }
   if (lower.disk() != nullptr) lower.disk()->keep_files();
-  remove_all(entry);
+  remove_all(call);
   for (LayerCache* cache : caches.all) cache->detach();
   lower.close_disk();  // another cache may open the folder
 }
 
-void PrefixCacheState::remove_all(Entry& entry) noexcept {
+void PrefixCacheState::remove_all(Call& call) noexcept {
   while (Node* leaf = trie.any_top()) {
-    for (std::size_t removed = 0; leaf != nullptr && removed < piece; ++removed) {
+    for (std::size_t removed = 0; leaf != nullptr && removed < gate.piece; ++removed) {
       while (leaf->first_child() != nullptr) leaf = leaf->first_child();
       Node* above = leaf->parent();
       Node* next = above->is_root() ? leaf->next_sibling() : above;  // a root may go with its last child
       removal.remove_subtree(leaf, /*tidy=*/false);
       leaf = next;
     }
-    const std::uint32_t turn = turns.taken();
-    const Entry::Outside meanwhile(entry, {});
-    turns.let_one_in(turn);
+    const std::uint32_t turn = gate.turns.taken();
+    const Call::Outside meanwhile(call, {});
+    gate.turns.let_one_in(turn);
   }
 }
 
