@@ -23,9 +23,10 @@ MODEL_TYPES = {
     "qwen3next": "qwen3_next",
     "qwen35": "qwen3_5_text",
     "qwen35moe": "qwen3_5_moe_text",
+    "gpt-oss": "gpt_oss",
 }
 HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")
-SPARSE = ("qwen3next", "qwen35moe")
+SPARSE = ("qwen3next", "qwen35moe", "gpt-oss")
 
 # Keys of the architecture that :func:`meaning` takes into account.
 TAKEN = {
@@ -41,6 +42,11 @@ OWN = {
         *("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"),
         *("final_logit_softcapping", "attention.key_length_swa", "attention.value_length_swa"),
         *("rope.dimension_count_swa", "rope.global.freq_base", "rope.local.freq_base"),
+    },
+    "gpt-oss": {
+        *("attention.sliding_window", "rope.freq_base_swa", "rope.dimension_count_swa"),
+        *("attention.sliding_window_pattern", "attention.key_length_swa", "attention.value_length_swa"),
+        *("expert_count", "expert_used_count", "expert_feed_forward_length"),
     },
     **{
         name: {
@@ -198,9 +204,13 @@ class _File:
         if self.architecture == "gemma3":
             scale = hidden // heads if layers == 62 else size
             raw |= {**self.gemma(layers, size), "query_pre_attn_scalar": scale}
+        if self.architecture == "gpt-oss":
+            raw |= self.gpt_oss(layers, size, raw["rope_theta"])
         if not math.isclose(self.real("attention.scale", 0.0) or scale**-0.5, scale**-0.5, rel_tol=1e-6):
             raise _Refused
         scaling = self.scaling(rotated, raw["rope_theta"], raw["max_position_embeddings"])
+        if self.architecture == "gpt-oss" and scaling is None:  # else its configuration would be yarn
+            raw["rope_parameters"] = {"rope_type": "default"}
         return raw if scaling is None else {**raw, "rope_scaling": scaling}
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -307,6 +317,24 @@ class _File:
             "shared_expert_intermediate_size": self.whole("expert_shared_feed_forward_length"),
         }
 
+    def gpt_oss(self, layers: int, size: int, theta: float) -> dict[str, Any]:
+        """Every second layer slides, from the first on; all rotate alike."""
+        for key in ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"):
+            self.equal(key, size)
+        self.equal("attention.sliding_window_pattern", 2)
+        window, local = self.whole("attention.sliding_window"), self.real("rope.freq_base_swa", theta)
+        count, used = len(self.arrays["blk.0.ffn_gate_inp.weight"]), self.whole("expert_used_count")
+        self.equal("expert_count", count)
+        if window < 1 or local != theta or not 1 <= used <= count:
+            raise _Refused
+        return {
+            "layer_types": ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)],
+            "sliding_window": window,
+            "num_local_experts": count,
+            "num_experts_per_tok": used,
+            "intermediate_size": self.whole("expert_feed_forward_length"),
+        }
+
     def gemma(self, layers: int, size: int) -> dict[str, Any]:
         window, cap = self.whole("attention.sliding_window", 0), self.real("final_logit_softcapping", 0.0)
         for key in ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"):
@@ -384,9 +412,14 @@ class _File:
             self.real(f"rope.scaling.yarn_beta_{name}", beta) for name, beta in (("fast", 32.0), ("slow", 1.0))
         )
 
+        if theta <= 1:
+            raise _Refused
+
         def pair_that_turns(times: float) -> float:
             return rotated * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
         low = max(0, math.floor(pair_that_turns(fast)))
         high = min(rotated - 1, math.ceil(pair_that_turns(slow)))
+        if high < low:  # transformers scales other frequencies then
+            raise _Refused
         return 1 - np.clip((np.arange(rotated // 2) - low) / max(0.001, high - low), 0, 1)

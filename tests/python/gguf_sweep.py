@@ -27,8 +27,11 @@ from typing import Any, NamedTuple
 import gguf
 import numpy as np
 
+import config_sweep
+import gguf_models
 import kvtrie as kv
 from bounds import LOGITS_OF_KINDS, difference
+from checkpoint_variants import GGUF
 from gguf_files import GOLDENS, Kind, checkpoint, rewrite, write
 from gguf_oracle import meaning
 from kvtrie.models.gguf.reader import read_gguf
@@ -50,6 +53,8 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35": ("qwen3-5-dense", {}),
     "qwen35moe": ("qwen3-5-experts", {}),
 }
+# The same of architectures for which a checkpoint is made; what a file cannot say is what families take for granted.
+FORMS = {name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128}) for name in ("gpt-oss",)}
 # Keys that llama.cpp has and this version of the gguf package does not.
 LLAMA_CPP = (
     *("rope.scale_linear", "rope.scaling.alpha", "attention.recurrent_layers", "attention.rope_pattern"),
@@ -95,8 +100,6 @@ class Base(NamedTuple):
 
 @functools.cache
 def base(architecture: str) -> Base:
-    name, changes = BASES[architecture]
-    config, weights = checkpoint(name, **changes)
     values: dict[str, Typed] = {}
     arrays: dict[str, Any] = {}
 
@@ -106,10 +109,29 @@ def base(architecture: str) -> Base:
         arrays.update({key: array for key, (array, _) in tensors.items()})
 
     with tempfile.TemporaryDirectory() as folder:
-        path = rewrite(write(config, weights, Path(folder) / "base.gguf"), take)
+        weights, path = _written_base(architecture, Path(folder))
+        rewrite(path, take)
         parts = kv.models.gguf.read(path)
         model = kv.models.load(path, dtype="float32")
     return Base(values, arrays, weights, parts.config, all_logits(model, TOKENS, len(TOKENS)))
+
+
+def _written_base(architecture: str, folder: Path) -> tuple[dict[str, Any], Path]:
+    """Weights by the names of a checkpoint, and a file of them."""
+    path = folder / "base.gguf"
+    if architecture in BASES:
+        name, changes = BASES[architecture]
+        config, weights = checkpoint(name, **changes)
+        return weights, write(config, weights, path)
+    form = FORMS[architecture]
+    case = config_sweep.Case(form.family, form.changes)
+    config_sweep.save(config_sweep.build(case), case.file(), folder)
+    family = kv.models._FAMILIES[form.family]
+    config = family.parse_config(case.file())
+    sources = family.adapt(config, kv.models.weights.open_folder(folder))
+    shapes = family.tensor_shapes(config)
+    weights = {name: kv.models.weights.to_float32(sources[name].read(), sources[name].dtype) for name in shapes}
+    return weights, gguf_models.write(form.architecture, config, weights, path, **form.keys(config))
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------
@@ -351,7 +373,7 @@ def play(chosen: list[Case], folder: Path) -> tuple[Table, list[str]]:
 
 def sample(seed: int, count: int) -> list[Case]:
     """``count`` of all cases, by chance."""
-    every = [case for architecture in BASES for case in cases(architecture)]
+    every = [case for architecture in (*BASES, *FORMS) for case in cases(architecture)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 

@@ -16,7 +16,7 @@ import kvtrie as kv
 from bounds import LOGITS, close
 from circles import CIRCLE
 from gguf_files import GOLDENS, Kind, checkpoint, rewrite, write
-from gguf_sweep import BASES, OUTCOMES, Case, Type
+from gguf_sweep import BASES, FORMS, OUTCOMES, Case, Type
 from kvtrie.models import gguf_settings
 from kvtrie.models.gguf_settings import TOKENIZERS, file_settings
 from kvtrie.models.settings import neutral, setting_of
@@ -33,7 +33,7 @@ def test_the_sweep(tmp_path: Path) -> None:
     table, wrong = gguf_sweep.play(gguf_sweep.sample(SEED, COUNT), tmp_path)
     assert not wrong, "\n".join(wrong)
     totals = {outcome: sum(counts[outcome] for counts in table.values()) for outcome in OUTCOMES}
-    assert set(table) == set(BASES) and sum(totals.values()) == COUNT
+    assert set(table) == {*BASES, *FORMS} and sum(totals.values()) == COUNT
     assert min(totals["equal"], totals["neutral"], totals["refused"]) > COUNT // 60, totals
 
 

@@ -23,7 +23,7 @@ from ..linear import ClampedSwiGlu
 from ..moe import ExpertsPlan
 from ..reader import Raw, Reader
 from ..rope_config import FULL, SLIDING
-from ..settings import Settings, read
+from ..settings import Settings, neutral, read
 from ..weights import Array, WeightSource
 
 if TYPE_CHECKING:
@@ -45,9 +45,13 @@ _LEAVES = {
     "post_attention_layernorm": "post_attention_norm",
     "self_attn.sinks": "attn_sinks.weight",
 }
+_SLIDING_SIZES = (".rope.dimension_count_swa", ".attention.key_length_swa", ".attention.value_length_swa")
 _GGUF: Settings = {
     **gguf_settings.ROUTED,
     ".attention.sliding_window": read("keys that every second layer sees, its own among them"),
+    ".attention.sliding_window_pattern": neutral("every second layer has a window", 2),
+    ".rope.freq_base_swa": read("allowed if it is rope.freq_base"),
+    **{key: gguf_settings.WINDOWED[key] for key in _SLIDING_SIZES},
 }
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up|down)_proj(_bias|_blocks|_scales)?")
 
@@ -61,7 +65,12 @@ class GptOssConfig(CausalConfig):
 
 
 def _from_gguf(d: Description) -> dict[str, object]:
-    experts, common = experts_from_gguf(d), d.attending()
+    experts, common, keys = experts_from_gguf(d), d.attending(), d.keys
+    theta, size = keys.positive(".rope.freq_base", 10_000.0), d.head_dim()
+    if keys.positive(".rope.freq_base_swa", theta) != theta:
+        raise keys.error(".rope.freq_base_swa", keys.positive(".rope.freq_base_swa"), f"{theta:g}")
+    for key in _SLIDING_SIZES:
+        keys.integer(key, size, size, size)
     unscaled = {} if "rope_scaling" in common else {"rope_parameters": {"rope_type": "default"}}
     return {
         **common,
@@ -70,7 +79,7 @@ def _from_gguf(d: Description) -> dict[str, object]:
         "num_experts_per_tok": experts["num_experts_per_tok"],
         "intermediate_size": experts["moe_intermediate_size"],
         "layer_types": _kinds(d.layers),
-        "sliding_window": d.keys.integer(".attention.sliding_window", 1),
+        "sliding_window": keys.integer(".attention.sliding_window", 1),
     }
 
 

@@ -12,7 +12,8 @@ It is taken where all three agree.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -54,6 +55,7 @@ def rope_scaling(d: Described, theta: float) -> dict[str, object] | None:
             raise keys.error(".rope.scaling.type", kind, f"none or linear beside {_FACTORS}")
         return _by_factors(d, theta, factor if kind == "linear" else 1.0)
     if kind == "yarn":
+        _check_bounds(d, theta, yarn)
         return yarn
     return None if kind == "none" or factor == 1.0 else {"rope_type": "linear", "factor": factor}
 
@@ -106,6 +108,26 @@ def _yarn(d: Described, factor: float) -> dict[str, object]:
         if keys.has(f".rope.scaling.yarn_{name}"):
             scaling[name] = keys.positive(f".rope.scaling.yarn_{name}")
     return scaling
+
+
+def _check_bounds(d: Described, theta: float, yarn: Mapping[str, object]) -> None:
+    """Between two frequencies yarn scales in part; where they stand the wrong way round, llama.cpp and transformers
+    compute two things."""
+    keys, rotated = d.keys, d.rotated()
+    if theta <= 1:
+        raise keys.error(".rope.freq_base", theta, "above 1 with yarn")
+    original = cast(int, yarn["original_max_position_embeddings"])
+    fast, slow = (cast(float, yarn.get(name, usual)) for name, usual in (("beta_fast", 32.0), ("beta_slow", 1.0)))
+
+    def pair_that_turns(times: float) -> float:
+        return rotated * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(0, math.floor(pair_that_turns(fast)))
+    if min(rotated - 1, math.ceil(pair_that_turns(slow))) >= low:
+        return
+    if slow > fast:
+        raise keys.error(".rope.scaling.yarn_beta_slow", slow, f"up to yarn_beta_fast ({fast:g})")
+    raise keys.error(".rope.scaling.original_context_length", original, "a length in which some frequency turns")
 
 
 def _by_factors(d: Described, theta: float, linear: float) -> dict[str, object]:
