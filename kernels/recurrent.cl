@@ -263,6 +263,20 @@ void ssd_rows(VEC S[DELTA_ROWS][DELTA_VECTORS], int count, SHARED const float* b
   }
 }
 
+// One row alone, as in a decode step, for one row of S: it goes from one slot to another and is kept nowhere between.
+// The same bits as ssd_rows. `from`: 0 for zeros; `to`: 0 where nobody wants the state.
+float ssd_alone(__global const float* from, __global float* to, __global const float* b, __global const float* c,
+                float u, float decay) {
+  VEC sum = (VEC)(0.0f);
+  for (int i = 0; i < DELTA_VECTORS; ++i) {
+    const VEC before = from == 0 ? (VEC)(0.0f) : load_vector(from, i);
+    const VEC column = FMA((VEC)(u), load_vector(b, i), (VEC)(decay) * before);
+    sum = FMA(column, load_vector(c, i), sum);
+    if (to != 0) store_vector(column, to, i);
+  }
+  return sum_lanes(sum);
+}
+
 // Global ids: DELTA_ROWS rows of S, head, sequence.
 KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict dt,
                 ulong dt_offset, __global const float* restrict a, ulong a_offset, __global const float* restrict b,
@@ -280,9 +294,22 @@ KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global c
   y += y_offset + ((ulong)run[0] * heads + head) * head_dim + first;
   const float log_decay = a[a_offset + head], skip = d[d_offset + head];
   const bool mine = first < head_dim;  // lanes beyond head_dim only help to share
+  int write = run[3];
+#if LANES == 1
+  if (run[1] == 1) {
+    const float step = fmin(fmax(dt[0], least), most), decay = exp(step * log_decay);
+    in += in_offset + (((ulong)max(run[2], 0) * heads + head) * head_dim + first) * DELTA_DIM;
+    const int to = write == run[4] ? -1 : table[write + 1];
+    out += out_offset + (((ulong)max(to, 0) * heads + head) * head_dim + first) * DELTA_DIM;
+    for (int r = 0; r < DELTA_ROWS; ++r) {
+      y[r] = ssd_alone(run[2] < 0 ? 0 : in + r * DELTA_DIM, to < 0 ? 0 : out + r * DELTA_DIM, b, c, step * x[r], decay) +
+             skip * x[r];
+    }
+    return;
+  }
+#endif
   VEC S[DELTA_ROWS][DELTA_VECTORS];
   load_state(S, in + in_offset, ((ulong)run[2] * heads + head) * head_dim + first, mine ? run[2] : -1);
-  int write = run[3];
 #if LANES > 1
   __local float keys[DELTA_TILE * VW * DELTA_VECTORS], queries[DELTA_TILE * VW * DELTA_VECTORS];
 #endif
