@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+import renamed  # noqa: E402
+
 Warnings = Iterator[tuple[str, int, str]]  # file, line (0: the whole of it), what is wrong there
 
 CODE = (".h", ".cpp", ".cl", ".clh", ".py", ".pyi")
@@ -264,6 +266,14 @@ def drawings() -> Warnings:
             yield plot.relative_to(ROOT).as_posix(), 0, "has no colours for dark pages"
 
 
+def names_that_moved() -> Warnings:
+    """Of Python; `renamed.py --write` mends them."""
+    for name in those(*renamed.READ):
+        if not name.startswith(renamed.HISTORY):
+            for line, _ in renamed.changes(name, text_of(name)):
+                yield name, line, "names what moved (python/kvtrie/_moved.py): tests/lint/renamed.py --write"
+
+
 CHECKS: tuple[Callable[[], Warnings], ...] = (ruled_out_words, names_in_the_glossary, files_that_are_named)
 CHECKS += (
     tests_that_promises_name,
@@ -271,6 +281,7 @@ CHECKS += (
     navigation,
     lengths,
     reference,
+    names_that_moved,
     statistics,
     notebooks,
     first_script,
