@@ -8,8 +8,8 @@
         for token in kv.generate(model, session, max_tokens=32):
             print(model.tokenizer.decode([token]), end="")
 
-Everything logs under the name "kvtrie" and nothing prints. Every error is a ``kvtrie.Error``; ``kv.errors``
-has them by name.
+Everything logs under the name "kvtrie" and nothing prints. Every error is a ``kvtrie.Error``; ``kv.errors`` has them by
+name.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+import renamed  # noqa: E402
+
 Warnings = Iterator[tuple[str, int, str]]  # file, line (0: the whole of it), what is wrong there
 
 CODE = (".h", ".cpp", ".cl", ".clh", ".py", ".pyi")
@@ -244,7 +246,8 @@ def statistics() -> Warnings:
         yield "docs/stats.md", 0, f"'{key}' is no key of stats()"
     for key in sorted(in_code - in_docstring):
         yield "python/bindings/prefix_cache.cpp", 0, f"'{key}', a key of stats(), is not in its docstring"
-    core = "".join(map(text_of, those(".cpp", under=("csrc/tree/", "csrc/plan/", "csrc/paging/", "csrc/exchange/", "csrc/prefix_cache/"))))
+    folders = tuple(f"csrc/{each}/" for each in ("tree", "plan", "paging", "exchange", "prefix_cache"))
+    core = "".join(map(text_of, those(".cpp", under=folders)))
     for reason in re.findall(r'case ReasonCode::k\w+:\s+return "(\w+)";', core):
         if not re.search(rf"`{reason}`\s\(", text_of("docs/using.md")):
             yield "docs/using.md", 0, f"the reason '{reason}' is not explained"
@@ -299,14 +302,25 @@ def drawings() -> Warnings:
             yield plot.relative_to(ROOT).as_posix(), 0, "has no colours for dark pages"
 
 
-CHECKS: tuple[Callable[[], Warnings], ...] = (ruled_out_words, clauses_as_subjects, names_in_the_glossary)
-CHECKS += (
+def names_that_moved() -> Warnings:
+    """Of Python; `renamed.py --write` mends them."""
+    for name in those(*renamed.READ):
+        if not name.startswith(renamed.HISTORY):
+            for line, _ in renamed.changes(name, text_of(name)):
+                yield name, line, "names what moved (python/kvtrie/_moved.py): tests/lint/renamed.py --write"
+
+
+CHECKS: tuple[Callable[[], Warnings], ...] = (
+    ruled_out_words,
+    clauses_as_subjects,
+    names_in_the_glossary,
     files_that_are_named,
     tests_that_promises_name,
     links_and_commands,
     navigation,
     lengths,
     reference,
+    names_that_moved,
     statistics,
     notebooks,
     first_script,

@@ -2,7 +2,7 @@
 
     python3 tests/lint/renamed.py [--write] [FILE ...]     all that git has, unless files are named
 
-Prints `file:line: old -> new` and exits with 1 where it found any. Needs nothing that is built.
+Prints each line as it is to be, and exits with 1 where it found any. Needs nothing that is built.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,7 @@ ERRORS = ("CacheFull", "NotRestorable", "NotSupported")  # also written alone, a
 ALONE = ("docs/", "README.md", "python/", "tests/python/", "tests/typing/", "examples/", "bench/")
 
 
+@cache
 def moved() -> dict[str, str]:
     spec = importlib.util.spec_from_file_location("moved", TABLE)
     assert spec is not None and spec.loader is not None
@@ -31,27 +34,37 @@ def moved() -> dict[str, str]:
     return table
 
 
-def patterns(name: str) -> list[tuple[re.Pattern[str], str]]:
-    """What to look for in the file of this name, in order, and what to write for it."""
-    table = moved()
-    # The functions of two packages have the names that the packages had.
-    found = [
-        (re.compile(r"kvtrie([./])simulate(?=[./]| import\b)"), r"kvtrie\1replay"),
-        (re.compile(r"kvtrie([./])scale\b(?!:app)"), r"kvtrie\1ray\1scale"),
-    ]
-    for old in sorted(table.keys() - {"scale"}, key=len, reverse=True):
-        found.append((re.compile(rf"(?<![\w./<])(kv|kvtrie)\.{old}\b"), rf"\1.{table[old]}"))
-    if name.startswith(ALONE):
-        for old in ERRORS:
-            new = table[old].removeprefix("errors.")
-            found.append((re.compile(rf"(?<![\w:]){old}\b(?!::)"), new))
-    return found
+# The functions of two packages have the names that the packages had.
+PACKAGES = (
+    (re.compile(r"kvtrie([./])simulate(?=[./]| import\b)"), r"kvtrie\1replay"),
+    (re.compile(r"kvtrie([./])scale\b(?!:app)"), r"kvtrie\1ray\1scale"),
+)
+
+
+@cache
+def patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Names behind ``kv`` or ``kvtrie``, and names of errors by themselves."""
+    names = "|".join(sorted(moved().keys() - {"scale"}, key=len, reverse=True))
+    return re.compile(rf"(?<![\w./<])(kv|kvtrie)\.({names})\b"), re.compile(rf"(?<![\w:])({'|'.join(ERRORS)})\b(?!::)")
 
 
 def rewritten(name: str, text: str) -> str:
-    for pattern, new in patterns(name):
+    """The text of the file of this name with the new names."""
+    table, (behind, alone) = moved(), patterns()
+    for pattern, new in PACKAGES:
         text = pattern.sub(new, text)
+    text = behind.sub(lambda found: f"{found[1]}.{table[found[2]]}", text)
+    if name.startswith(ALONE):
+        text = alone.sub(lambda found: table[found[1]].removeprefix("errors."), text)
     return text
+
+
+def changes(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """The lines that name what moved, by number, and what they are to say."""
+    new = rewritten(name, text)
+    for number, (old_line, new_line) in enumerate(zip(text.split("\n"), new.split("\n")), 1):
+        if old_line != new_line:
+            yield number, new_line
 
 
 def main() -> int:
@@ -63,13 +76,11 @@ def main() -> int:
         if not name.endswith(READ) or name.startswith(HISTORY) or not (ROOT / name).is_file():
             continue
         text = (ROOT / name).read_text(encoding="utf-8")
-        new = rewritten(name, text)
-        for number, (old_line, new_line) in enumerate(zip(text.split("\n"), new.split("\n")), 1):
-            if old_line != new_line:
-                found += 1
-                print(f"{name}:{number}: {new_line.strip()[:140]}")
-        if write and new != text:
-            (ROOT / name).write_text(new, encoding="utf-8")
+        for number, line in changes(name, text):
+            found += 1
+            print(f"{name}:{number}: {line.strip()[:140]}")
+        if write:
+            (ROOT / name).write_text(rewritten(name, text), encoding="utf-8")
     return found > 0
 
 

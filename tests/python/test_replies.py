@@ -76,6 +76,29 @@ def test_a_reply_is_the_text_of_its_tokens(model: Any) -> None:
     model.prefix_cache.close()
 
 
+def test_either_kind_has_tokens_and_text(model: Any) -> None:
+    """Of a generation and of a request; with a stop text, which is no part of the text."""
+    prompt = model.tokenizer.apply_chat_template(HELLO, add_generation_prompt=True)
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 2, "ignore_eos": True}
+    stop = model.chat(HELLO, max_tokens=12, **options).text[4:6]
+    text = model.chat(HELLO, max_tokens=12, stop=stop, **options)
+    with kv.Batch(model) as batch, kv.Batcher(model) as batcher:
+        driven = batch.add(prompt, 12, stop, **options)
+        asked, chatted = batcher.submit(prompt, 12, stop, **options), batcher.chat(HELLO, 12, stop, **options)
+        alone = kv.generate(model, prompt, 12, 1.0, stop, seed=2, ignore_eos=True)
+        while batch.step():
+            pass
+        assert list(alone) == asked.result() == driven.tokens
+        assert alone.text == chatted.result() == text.text != ""
+        for each in (alone, driven, asked, chatted, text):
+            assert (each.tokens, each.text_so_far) == (text.tokens, text.text)
+            assert (each.finish_reason, each.stopped_by, each.prompt_tokens) == ("stop", stop, len(prompt))
+            assert each.message == text.message
+            assert each.beginning is not None and each.reason == each.beginning.reason
+            assert each.reused == each.beginning.reused
+    model.prefix_cache.close()
+
+
 def test_characters_stay_whole(model: Any) -> None:
     """The model writes bytes at random: pieces have U+FFFD where those are no characters, and never half of one."""
     tokenizer = model.tokenizer

@@ -137,7 +137,7 @@ def experts_from_gguf(d: Description, width: str = ".expert_feed_forward_length"
 
 
 def leading_dense(d: Description) -> int:
-    """How many layers have no experts, where these are the first. Raises ``kv.errors.FormatError`` where they are others."""
+    """How many layers have no experts, where these are the first. Raises ``kv.errors.FormatError`` for others."""
     dense, _ = sparse_layers(d)
     if dense != list(range(len(dense))):
         raise d.keys.error(".leading_dense_block_count", len(dense), f"layers {dense} without experts to be the first")

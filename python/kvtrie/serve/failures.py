@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from .. import errors as kv
+from .. import errors
 from .json_values import JsonObject
 from .wire import JsonResponse
 from .wrong_fields import FieldError
@@ -79,15 +79,15 @@ def refusal_of(error: BaseException) -> Refusal:
     told."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, kv.errors.BusyError):
+    if isinstance(error, errors.BusyError):
         return Refusal(429, "too many requests wait already: try again", code="rate_limit_exceeded")
-    if isinstance(error, kv.CacheFullError):
+    if isinstance(error, errors.CacheFullError):
         return Refusal(503, "there is no room for this conversation beside those that are live: try again")
-    if isinstance(error, kv.errors.ClosedError):
+    if isinstance(error, errors.ClosedError):
         return Refusal(503, "the server is closing")
     if isinstance(error, FieldError):
         return Refusal(400, str(error), code=error.code, param=error.param)
-    if isinstance(error, (kv.errors.ArgumentError, kv.errors.ArgumentTypeError, kv.NotSupportedError)):
+    if isinstance(error, (errors.ArgumentError, errors.ArgumentTypeError, errors.NotSupportedError)):
         return Refusal(400, str(error))
     _log.error("a request failed", exc_info=error)
     return Refusal(500, "the server failed to answer this request")
@@ -189,5 +189,5 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    for kind in (Refusal, kv.Error, Exception):
+    for kind in (Refusal, errors.Error, Exception):
         app.add_exception_handler(kind, other)

@@ -44,9 +44,8 @@ class Reuse:
     bytes_moved: int
     dropped: int = 0
     in_place: bool = False  # went on in the session of the answer before
-    explanation: kv.results.Explanation | None = (
-        None  # as it was before the prompt began; None: it followed from no match
-    )
+    # As it was before the prompt began; None: it followed from no match.
+    explanation: kv.results.Explanation | None = None
 
     @property
     def computed(self) -> int:
