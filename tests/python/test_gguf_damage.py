@@ -74,7 +74,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an architecture that is a number": (header(key(b"general.architecture", U32, b"\0" * 4)), "allowed a string"),
     "another architecture": (
         header(key(b"general.architecture", STRING, text(b"mamba"))),
-        "general.architecture: got 'mamba', allowed ernie4_5, exaone4, gemma3, glm4, granite, ",
+        "general.architecture: got 'mamba', allowed ernie4_5, exaone4, falcon-h1, gemma3, glm4, granite, ",
     ),
     "alignment 0": (
         header(key(b"general.alignment", U32, struct.pack("<I", 0))),
