@@ -34,7 +34,7 @@ Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<Caus
   advance.held_from = sequence.held_from();
   if (!state.is_windowed()) return advance;
   advance.passed = std::make_shared<SpanList>(*state.pool, true);
-  if (!forward.standalone) return advance;
+  if (!forward.lets_go_unseen) return advance;
   advance.held_from = std::max(advance.held_from, state.retained_from(length));
   advance.passed->append(slice_spans(history, sequence.held_from(), advance.held_from));
   return advance;

@@ -149,8 +149,8 @@ struct Forward::State {
 
   std::weak_ptr<CausalCache::State> owner;
   std::atomic<Status> status = Status::kOpen;
-  bool standalone = false;  // of start_forward: lets go of what its sequences no longer see when it is complete
-  bool was_read = false;    // a layer was attended or got: which rows are causal is settled
+  bool lets_go_unseen = false;  // when it is complete: of what its sequences no longer see
+  bool was_read = false;        // a layer was attended or got: which rows are causal is settled
   std::uint32_t rows = 0;
   std::vector<ForwardSequence> sequences;
   std::vector<ForwardBlock> blocks;

@@ -301,7 +301,7 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
   Forward::State* before = state_->current ? state_->current->state_.get() : nullptr;
   const Forward::State* replaced = before != nullptr && before->status == Status::kOpen ? before : nullptr;
   std::unique_ptr<Forward::State> forward = lay_out(state_, in_runs(*state_, positions, sequences, replaced, where));
-  forward->standalone = true;
+  forward->lets_go_unseen = true;
   const PassedLists ending = ending_with(*state_, *forward, before);
   require_room(*state_, *forward, ending, replaced);
   if (reserve) return nullptr;

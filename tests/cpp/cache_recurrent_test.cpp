@@ -286,6 +286,32 @@ TEST(RecurrentCache, HalfPrecisionIsForTheConvStateOnly) {
   EXPECT_EQ(cache->states(*start(*cache, 0, 1), 1).conv.dtype(), DType::kFloat16);
 }
 
+TEST(RecurrentCache, IsDrivenAsEveryLayerCache) {
+  const auto cache = host_states(small_states(6)), other = host_states(small_states(6));
+  LayerCache& layers = *cache;
+  const SequenceId id = layers.open_sequence(), twin = layers.open_sequence();
+  EXPECT_EQ(layers.units_for(id, 5, std::vector<std::int32_t>{2, 3}), 3u);
+  run_forward(*cache, *cache->begin(std::vector<ForwardRows>{{id, 5}}), {1, 2, 3, 4, 5});
+  EXPECT_TRUE(layers.can_resume(id, 0) && layers.can_resume(id, 5));
+  for (const std::int32_t length : {-1, 3, 6}) {
+    EXPECT_FALSE(layers.can_resume(id, length));
+    EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { layers.truncate(id, length); }));
+    EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { layers.fork(id, twin, length); }));
+  }
+  const std::vector<ForwardRows> below{{id, 1, {}, 3}}, next{{id, 1, {}, 5}};
+  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { layers.begin(below); }));
+  const LayerForwardPtr open = layers.begin(next);
+  EXPECT_FALSE(other->drop(*open)) << "another cache's";
+  EXPECT_TRUE(layers.drop(*open));
+  EXPECT_FALSE(layers.drop(*open)) << "dropped before";
+  layers.fork(id, twin, 5);
+  layers.truncate(id, 5);
+  EXPECT_EQ(layers.freed_by(layers.hold(id, 5)), 0u) << "three hold it";
+  layers.truncate(id, 0);
+  EXPECT_TRUE(layers.hold(id, 0).empty());
+  EXPECT_EQ(layers.free_units(), 5u);
+}
+
 TEST(RecurrentCache, AnImageComesBackByteForByte) {
   const auto cache = host_states(small_states(3));
   append(*cache, 0, {1, 2, 3});
