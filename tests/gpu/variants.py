@@ -127,7 +127,7 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms in made]  # fmt: skip
 
 
-_OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")
+OPERATIONS = ("silu", "sigmoid", "softplus", "add", "mul", "silu_mul", "gelu_tanh_mul", "gelu_exact_mul")
 
 
 def _small() -> list[Variant]:
@@ -140,7 +140,7 @@ def _small() -> list[Variant]:
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
         Variant("experts", _LANES, ("route", "route_biased", "scale_rows", "weighted_sum"), 64),
-        *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in _OPERATIONS],
+        *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in OPERATIONS],
         Variant("copy", ("FROM=0", "TO=1", *_ROW), ("cast",), 64),
         Variant("copy", ("FROM=1", "TO=0", *_ROW), ("cast", "embedding"), 64),
         Variant("copy", _ROW, ("copy_rows", "take_rows"), 64),
