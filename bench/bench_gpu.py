@@ -3,6 +3,10 @@
 One prepared run, since minutes on a GPU are rare: parts in order of worth, each a process with a limit of its own, each
 figure on disk before the next is taken (bench/gpu/rows.py). What a part measures its module says:
 
+facts      driver.py    what the driver is and compiles to
+launches   driver.py    the host's microseconds a launch, by what comes with it
+probes     driver.py    which instructions and binaries its compiler takes
+bits       bits.py      whether rows have the same bits alone and among others, and decode those of prefill
 table      steps.py      device time by kernel of decode steps and prefills
 products   products.py   packed weights of each kind, from 1 to 4096 rows
 attention  attention.py  decode, shared prefixes and prefill
@@ -39,6 +43,10 @@ class Part(NamedTuple):
 
 
 PARTS = {
+    "facts": Part("driver", 15),
+    "launches": Part("driver", 45),
+    "probes": Part("driver", 30),
+    "bits": Part("bits", 45),
     "table": Part("steps", 150),
     "products": Part("products", 100),
     "attention": Part("attention", 90),

@@ -3,8 +3,7 @@
 //
 // Concept. 30 layers of 576 with 9 query and 3 K/V heads of 64, a gated MLP of 1536, q8_0 weights, 49,152 tokens: 9
 // launches a layer for one conversation, 273 with embedding, last norm and head, and one for the likeliest token, of
-// which 4 bytes are read. Kernels do not run, so self-tests would fail: those that are tried are noted in a journal and
-// then taken for passed.
+// which 4 bytes are read. Self-tests are taken for passed (null_self_tests.h).
 //
 // Threads: one. REQUIRES: null_driver::use() before OpenCL was called.
 #pragma once
@@ -12,7 +11,6 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,9 +18,9 @@
 
 #include "cache/opencl_kv_store.h"
 #include "null_driver.h"
+#include "null_self_tests.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
-#include "ops/registry.h"
 #include "ops/rope.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/step.h"
@@ -38,9 +36,9 @@ class NullModel {
 
   // `journal`: a file that need not exist; removed at the end.
   explicit NullModel(const std::filesystem::path& journal) : device_(opened(journal)) {
-    insist(journal, [this] { make_weights(); });
+    without_self_tests(*device_, journal, [this] { make_weights(); });
     make_cache();
-    insist(journal, [this] {
+    without_self_tests(*device_, journal, [this] {
       begin();
       decode();
     });
@@ -120,36 +118,6 @@ class NullModel {
       x = ops::matmul(ops::matmul_gated(ops::rms_norm(x, layer.mlp_norm, 1e-5f), layer.gate_up), layer.down, x);
     }
     return ops::matmul(ops::rms_norm(rows == 1 ? x : ops::take_rows(x, {0}), norm_, 1e-5f), head_);
-  }
-
-  // Runs `work` until it meets no self-test that was not taken for passed before.
-  template <class Work>
-  void insist(const std::filesystem::path& journal, Work&& work) {
-    for (int tries = 0; tries < 100; ++tries) {
-      std::filesystem::remove(journal);
-      std::string why;
-      try {
-        work();
-      } catch (const Error& error) {
-        why = error.what();
-      }
-      if (take_for_passed(journal)) continue;
-      require(why.empty(), "NullModel", why);
-      return;
-    }
-    fail(ErrorKind::kInternal, "NullModel", "self-tests: got more each time, allowed an end");
-  }
-
-  // Whether there were any.
-  bool take_for_passed(const std::filesystem::path& journal) const {
-    std::ifstream tried(journal);
-    bool any = false;
-    for (std::string line; std::getline(tried, line);) {
-      if (!line.starts_with('+')) continue;
-      ops::registry::set_verdict(*device_, line.substr(1), true);
-      any = true;
-    }
-    return any;
   }
 
   cl::DevicePtr device_;

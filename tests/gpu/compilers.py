@@ -144,7 +144,7 @@ def _intel(variant: Variant, architecture: str) -> dict[str, Figures]:
         log,
     )
     _run(
-        [str(OCLOC), "disasm", "-file", str(dump / "kernel.bin"), "-device", architecture, "-dump", str(dump)],
+        [str(OCLOC), "disasm", "-file", str(dump / "kernel"), "-device", architecture, "-dump", str(dump)],
         "intel",
         log,
     )

@@ -1,4 +1,4 @@
-"""The table of docs/results/kernels.json: figures by architecture of NVIDIA and kernel, and the tools that made them.
+"""The table of docs/results/kernels.json: figures by architecture and kernel, and the tools that made them.
 
 A kernel that became worse is one with more registers than recorded plus a margin, more spilled or kept in memory, more
 local memory, or fewer resident warps; a kernel that is missing on either side counts, too.
@@ -49,15 +49,16 @@ Made by `./dev kernels --record` from [kernels.json](kernels.json), which also h
 memory of each group. Tools: {tools}.
 [gpu.md](../gpu.md#proving-a-kernel-without-one) says how; a driver's own compiler may take some registers more or less.
 
-Registers of a lane, and the warps that are resident on a multiprocessor at a time. `+N`: bytes of a lane that lie in
-memory instead, spilled registers among them.
+Registers of a lane, and the warps that are resident on a multiprocessor at a time (AMD: waves on a SIMD unit; Intel's compiler tells
+neither). `+N`: bytes of a lane that lie in memory instead, spilled registers among them (Intel: of a hardware thread).
 
 """
 
 
 def cell(figures: Figures) -> str:
     """A kernel's figures on one architecture: `registers/warps`, and what lies in memory."""
-    return f"{figures.registers}/{figures.warps}" + (f" +{figures.stack}" if figures.stack else "")
+    known = "-" if figures.registers is None else f"{figures.registers}/{figures.warps}"
+    return known + (f" +{figures.stack}" if figures.stack else "")
 
 
 def page(tools: dict[str, str], table: Table) -> str:

@@ -66,33 +66,55 @@ def _sub_block(q: Any, high: int) -> bytes:
     return (words.tobytes() if high else b"") + np.ascontiguousarray(lines, np.uint8).tobytes()
 
 
+class Members(NamedTuple):
+    """What blocks are made of, for [outputs][super-blocks]: d and m; for each of their sub-blocks s, t and q."""
+
+    d: Any
+    m: Any
+    s: Any
+    t: Any
+    q: Any
+
+    @classmethod
+    def random(cls, n: int, k: int, stored: int, random: Any) -> Members:
+        kind = BLOCKS[stored]
+        supers, subs = k // kind.super_, kind.super_ // kind.sub
+        d, m = ((random.random((n, supers)) * 0.01 + 1e-3).astype(np.float16) for _ in range(2))
+        signed = kind.zero is not None
+        s = random.integers(-127 if signed else 0, 128 if signed else 64, (n, supers, subs)).astype(np.int64)
+        t = random.integers(0, 64, (n, supers, subs)).astype(np.int64)
+        return cls(d, m, s, t, random.integers(0, 16 << kind.high, (n, supers, subs, kind.sub)).astype(np.int64))
+
+    def packed(self, stored: int) -> bytes:
+        """As kernels/quants.clh lays them out, for whole groups of 64 outputs."""
+        kind, parts = BLOCKS[stored], []
+        for group in range(0, len(self.d), 64):
+            rows = slice(group, group + 64)
+            for at in range(self.d.shape[1]):
+                parts.append(self.d[rows, at].tobytes())
+                if kind.zero is None:
+                    parts.append(self.m[rows, at].tobytes())
+                for sub in range(self.q.shape[2]):
+                    if kind.super_ == 256:
+                        parts.append(self.s[rows, at, sub].astype(np.int8).tobytes())
+                        if kind.zero is None:
+                            parts.append(self.t[rows, at, sub].astype(np.uint8).tobytes())
+                    parts.append(_sub_block(self.q[rows, at, sub], kind.high))
+        return b"".join(parts)
+
+    def numbers(self, stored: int) -> Any:
+        """What they stand for, [outputs][k] in float64."""
+        kind = BLOCKS[stored]
+        scale, shift = self.d[:, :, None].astype(np.float64), self.m[:, :, None].astype(np.float64)
+        if kind.super_ == 256:
+            scale, shift = scale * self.s, -shift * self.t
+        shift = -scale * kind.zero if kind.zero is not None else shift
+        return (scale[..., None] * self.q + shift[..., None]).reshape(len(self.d), -1)
+
+
 def _bytes_of_blocks(n: int, k: int, stored: int, random: Any) -> Weights:
-    kind = BLOCKS[stored]
-    supers, subs = k // kind.super_, kind.super_ // kind.sub
-    d, m = ((random.random((n, supers)) * 0.01 + 1e-3).astype(np.float16) for _ in range(2))
-    signed = kind.zero is not None
-    s = random.integers(-127 if signed else 0, 128 if signed else 64, (n, supers, subs)).astype(np.int64)
-    t = random.integers(0, 64, (n, supers, subs)).astype(np.int64)
-    q = random.integers(0, 16 << kind.high, (n, supers, subs, kind.sub)).astype(np.int64)
-    parts = []
-    for group in range(0, n, 64):
-        rows = slice(group, group + 64)
-        for at in range(supers):
-            parts.append(d[rows, at].tobytes())
-            if not signed:
-                parts.append(m[rows, at].tobytes())
-            for sub in range(subs):
-                if kind.super_ == 256:
-                    parts.append(s[rows, at, sub].astype(np.int8).tobytes())
-                    if not signed:
-                        parts.append(t[rows, at, sub].astype(np.uint8).tobytes())
-                parts.append(_sub_block(q[rows, at, sub], kind.high))
-    scale, shift = d[:, :, None].astype(np.float64), m[:, :, None].astype(np.float64)
-    if kind.super_ == 256:
-        scale, shift = scale * s, -shift * t
-    shift = -scale * kind.zero if kind.zero is not None else shift
-    numbers = (scale[..., None] * q + shift[..., None]).reshape(n, k)
-    return Weights(np.frombuffer(b"".join(parts), np.uint8), numbers)
+    made = Members.random(n, k, stored, random)
+    return Weights(np.frombuffer(made.packed(stored), np.uint8), made.numbers(stored))
 
 
 def weights(n: int, k: int, stored: int) -> Weights:

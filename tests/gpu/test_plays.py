@@ -18,12 +18,15 @@ import compilers
 import plays
 import ptx
 import toolchain
+from packing_plays import PACKING_PLAYS
 from plays import Case
+from small_plays import SMALL_PLAYS
+from state_plays import STATE_PLAYS
 from tensor_plays import TENSOR_PLAYS, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
-PLAYS = [*plays.PLAYS, *TENSOR_PLAYS]
+PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 
@@ -96,6 +99,11 @@ def test_every_kernel_is_compiled() -> None:
         for kernel in declared:
             named = source.name in NOT_ON_GPUS or f"{source.name}: {kernel}" in NOT_ON_GPUS
             assert named != ((source.name, kernel) in compiled), f"{source.name}: {kernel}"
+
+
+def test_every_kernel_is_played() -> None:
+    played = {(case.variant.program, case.entry) for case in PLAYS}
+    assert {(variant.program, entry) for variant in VARIANTS for entry in variant.entries} <= played
 
 
 def test_every_instruction_is_known_and_tested() -> None:

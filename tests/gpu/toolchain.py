@@ -49,7 +49,8 @@ class CannotFetch(Exception):
 
 def versions() -> dict[str, str]:
     """What the figures depend on."""
-    return {name: {**DEBIAN, **DEBIAN_INTEL, **PYPI}[name] for name in ("clang-19", "libclc-19", "nvidia-cuda-nvcc")}
+    named = ("clang-19", "libclc-19", "nvidia-cuda-nvcc", "intel-opencl-icd", "libigc1")
+    return {name: {**DEBIAN, **DEBIAN_INTEL, **PYPI}[name] for name in named}
 
 
 def _run(what: list[str], folder: Path) -> None:

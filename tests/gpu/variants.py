@@ -127,12 +127,10 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms in made]  # fmt: skip
 
 
-_OPERATIONS = (
+OPERATIONS = (
     *("silu", "sigmoid", "softplus", "relu_squared", "clamp_scaled", "add", "mul"),
     *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
 )
-
-
 RECURRENT = ("gated_delta", "ssd")
 
 
@@ -146,7 +144,7 @@ def _small() -> list[Variant]:
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
         Variant("experts", _LANES, ("route", "route_biased", "scale_rows", "weighted_sum"), 64),
-        *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in _OPERATIONS],
+        *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in OPERATIONS],
         Variant("copy", ("FROM=0", "TO=1", *_ROW), ("cast",), 64),
         Variant("copy", ("FROM=1", "TO=0", *_ROW), ("cast", "embedding"), 64),
         Variant("copy", _ROW, ("copy_rows", "take_rows"), 64),

@@ -1,0 +1,84 @@
+"""Whether answers are the same bits where kvtrie promises it, on the device itself.
+
+A row has the bits of its product alone, among 8 and among many; its attention those of a decode step and of a prefill,
+whatever lies in cells that nobody holds. What differs is a row of its own, and the part fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from gpu.products import _weight
+from gpu.rows import Rows, is_gpu, open_device
+
+STORED = ("float16", "q8_0", "q4_K", "q4_0")
+HEADS, KV_HEADS, DIM = 8, 2, 128
+
+
+def bits(rows: Rows) -> None:
+    """Products of each kind of weight, then attention; ends with 1 where something differs."""
+    device = open_device(times=False)
+    inputs, out, many = (4096, 4096, 512) if is_gpu(device) else (256, 512, 64)
+    same = [rows.attempt(stored, partial(_product, rows, device, stored, inputs, out, many)) for stored in STORED]
+    history = 5000 if is_gpu(device) else 300
+    same += [rows.attempt(dtype, partial(_attention, rows, device, dtype, history)) for dtype in ("float16", "float32")]
+    if not all(same):
+        sys.exit(1)
+
+
+def _same(rows: Rows, what: str, one: Any, other: Any) -> bool:
+    differ = int((one.view(np.uint32) != other.view(np.uint32)).sum())
+    said = "the same bits" if not differ else f"{differ} of {one.size} numbers differ"
+    rows.say(f"{what}: {said}", what="bits", name=what, differ=differ, numbers=one.size)
+    return differ == 0
+
+
+def _product(rows: Rows, device: Any, stored: str, inputs: int, out: int, many: int) -> bool:
+    weight = _weight(device, stored, inputs, out)
+    x = np.random.default_rng(5).standard_normal((many, inputs)).astype(np.float32)
+
+    def of(count: int) -> Any:
+        return kv.ops.matmul(kv.tensor(x[:count], device=device), weight).numpy()
+
+    whole = of(many)
+    told = [_same(rows, f"{stored}: {n} rows among {many}", of(n), whole[:n]) for n in (1, 2, 8, 9, 64)]
+    return all(told)
+
+
+def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
+    """The last row of a prefill, and the same row as a step of its own in a pool full of NaN."""
+    random = np.random.default_rng(6)
+    k, v = (random.standard_normal((history, KV_HEADS, DIM)).astype(np.float32) for _ in range(2))
+    q = random.standard_normal((history, HEADS, DIM)).astype(np.float32)
+
+    def attended(cuts: list[int]) -> Any:
+        cache = kv.CausalCache([0], KV_HEADS, DIM, 2 * history, dtype=dtype, device=device)
+        _fill_with_nan(cache, history)
+        begun, out = 0, None
+        for end in cuts:
+            cache.start_forward(np.arange(begun, end), np.zeros(end - begun, np.int32))
+            cache.put(0, k[begun:end], v[begun:end])
+            out = cache.attend(0, q[begun:end]).numpy()
+            begun = end
+        assert out is not None
+        return out[-1]
+
+    prefill = attended([history])
+    told = [
+        _same(rows, f"{dtype}: the last row of {history} after {cut}", attended([cut, history]), prefill)
+        for cut in (history - 1, history - 9, history // 2)
+    ]
+    return all(told)
+
+
+def _fill_with_nan(cache: Any, count: int) -> None:
+    """Cells that a sequence had and gave back hold NaN."""
+    cache.start_forward(np.arange(count), np.ones(count, np.int32))
+    nan = np.full((count, KV_HEADS, DIM), np.nan, np.float32)
+    cache.put(0, nan, nan)
+    cache.remove(1, 0)

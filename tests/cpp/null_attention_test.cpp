@@ -1,0 +1,132 @@
+// What attention by tensor cores launches, on the driver that does nothing posing as an NVIDIA GPU: forms, sizes and
+// numbers of launches for steps of all kinds. What the kernels then compute is played in tests/gpu.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cl/device.h"
+#include "null_driver.h"
+#include "null_self_tests.h"
+#include "ops/attention.h"
+
+namespace kvtrie {
+namespace {
+
+struct Heads {
+  std::int32_t heads, kv_heads, dim;
+};
+
+// Conversations of one step: rows of each at the end of a history; `shared` tokens of it lie in the same cells.
+struct Work {
+  const char* name;
+  std::uint32_t conversations, rows, history, shared;
+};
+
+class NullAttention : public ::testing::TestWithParam<Heads> {
+ protected:
+  using Launch = cl::Device::LaunchTime;
+
+  static void SetUpTestSuite() { null_driver::use(); }
+  void SetUp() override {
+    const cl::DeviceInfo info = cl::list_devices("gpu compute_capability=90").at(0);
+    journal_ = std::filesystem::temp_directory_path() / cat("kvtrie-null-attention-", getpid());
+    cl::Device::Options options;
+    options.journal = journal_.string();
+    options.times_launches = true;
+    device_ = cl::Device::open(info, options);
+  }
+  void TearDown() override { std::filesystem::remove(journal_); }
+
+  // The plan of a step, with the limits of this device.
+  ops::AttentionPlan plan_of(const Work& work) const {
+    const std::uint32_t own = work.history - work.shared + work.rows;
+    std::vector<std::vector<CellSpan>> keys(work.conversations);
+    std::vector<ops::QueryRows> queries;
+    for (std::uint32_t i = 0; i < work.conversations; ++i) {
+      if (work.shared > 0) keys[i].push_back({0, work.shared, 0});
+      keys[i].push_back({work.shared + i * own, own, static_cast<std::int32_t>(work.shared)});
+      queries.push_back({i * work.rows, work.rows, static_cast<std::int32_t>(work.history), keys[i], {}});
+    }
+    return ops::plan_attention(queries, ops::plan_limits(*device_));
+  }
+
+  std::vector<Launch> launches_of(const Work& work, const ops::AttentionPlan& plan) {
+    const auto [heads, kv_heads, dim] = GetParam();
+    const auto cells = std::int64_t{work.shared} + work.conversations * (work.history - work.shared + work.rows);
+    const auto pool = [&] { return Tensor::zeros(device_, DType::kFloat16, {kv_heads, cells, dim}); };
+    const ops::LayerCells layer(pool(), pool());
+    const Tensor q = Tensor::zeros(device_, DType::kFloat32, {plan.rows, heads, dim});
+    const ops::DevicePlan uploaded = ops::upload_plan(device_, plan);
+    bench::without_self_tests(*device_, journal_, [&] {
+      device_->take_launch_times();
+      ops::attend_spans(q, layer, uploaded, {});
+    });
+    return device_->take_launch_times();
+  }
+
+  cl::DevicePtr device_;
+  std::filesystem::path journal_;
+};
+
+// Of a launch: warps of a group, and the lines (rows times query heads of one K/V head) that it has.
+struct Group {
+  std::size_t warps, lines;
+};
+Group group_of(const std::string& options) {
+  const auto value = [&](const std::string& name) {
+    return std::stoul(options.substr(options.find("-D" + name + "=") + name.size() + 3));
+  };
+  const std::size_t warps = value("WARPS");
+  return {warps, warps * (value("PAIRED") != 0 ? 8 : 16)};
+}
+
+// The form that fits `lines` with the fewest idle ones; tiles of more are taken in parts by the largest.
+std::size_t lines_of_form(std::size_t lines, std::int32_t dim) {
+  for (const std::size_t fits : {8, 16, 32})
+    if (lines <= fits) return fits;
+  return dim <= 128 ? 64 : 32;
+}
+
+constexpr Work kSteps[] = {{"one row", 1, 1, 4095, 0},
+                           {"one row, long", 1, 1, 131071, 0},
+                           {"a first prompt", 1, 4096, 0, 0},
+                           {"a later prompt", 1, 512, 16384, 0},
+                           {"three rows", 1, 3, 700, 0},
+                           {"conversations", 64, 1, 300, 0},
+                           {"on one prefix", 64, 1, 16400, 16384}};
+
+TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
+  const auto [heads, kv_heads, dim] = GetParam();
+  for (const Work& work : kSteps) {
+    SCOPED_TRACE(work.name);
+    const ops::AttentionPlan plan = plan_of(work);
+    const std::vector<Launch> launches = launches_of(work, plan);
+    ASSERT_EQ(launches.size(), plan.partials > 0 ? 2U : 1U);
+    const Launch& tiles = launches.front();
+    const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
+    const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
+    const Group group = group_of(tiles.options);
+    EXPECT_EQ(group.lines, lines_of_form(lines, dim));
+    const std::size_t parts = (lines + group.lines - 1) / group.lines;
+    EXPECT_EQ(tiles.kernel, "attend_tiles");
+    EXPECT_EQ(tiles.local, (cl::Range{32 * group.warps, 1, 1}));
+    EXPECT_EQ(tiles.global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
+    if (launches.size() == 1) continue;
+    const Launch& merge = launches.back();
+    EXPECT_EQ(merge.kernel, "attend_merge");
+    EXPECT_EQ(merge.global[0], plan.rows * merge.local[0]);
+    EXPECT_EQ(merge.global[1], std::size_t(heads));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, NullAttention,
+                         ::testing::Values(Heads{32, 8, 128}, Heads{9, 3, 64}, Heads{16, 16, 64}, Heads{64, 8, 64},
+                                           Heads{8, 1, 256}, Heads{12, 2, 112}));
+
+}  // namespace
+}  // namespace kvtrie
