@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 RECURRENT_VALUES: dict[str, list[Any]] = {
+    "linear_conv_kernel_dim": [2, 3],
+    "linear_key_head_dim": [4, 16],
+    "linear_value_head_dim": [4, 16],
+    "linear_num_key_heads": [1, 4],
+    "linear_num_value_heads": [2, 8],
     "full_attn_idxs": [None, [], [0, 2]],
     "conv_L_cache": [1, 2, 4],
     "conv_bias": [True, False],
