@@ -57,7 +57,7 @@ def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
     q = random.standard_normal((history, HEADS, DIM)).astype(np.float32)
 
     def attended(cuts: list[int]) -> Any:
-        cache = kv.CausalCache([0], KV_HEADS, DIM, 2 * history, dtype=dtype, device=device)
+        cache = kv.caches.CausalCache([0], KV_HEADS, DIM, 2 * history, dtype=dtype, device=device)
         _fill_with_nan(cache, history)
         begun, out = 0, None
         for end in cuts:

@@ -32,232 +32,19 @@ import transformers
 
 import kvtrie as kv
 from bounds import LOGITS_OF_SETTINGS, difference, note
+from config_values import ABSENT, ALONE, OTHERS, SPECIAL
 from rope_sweep import ropes
 from sweep_families import FAMILIES, Family
-from sweep_recurrent import RECURRENT_VALUES
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 OUTCOMES = ("equal", "neutral", "refused", "fails", "wrong")
-ABSENT = object()  # in place of a value: the key is left out
 TOKENS = 40
 Raw = dict[str, Any]
 
 
 # ---- the values of each key ------------------------------------------------------------------------------------------
-
-_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
-_TYPES = [
-    *([kind] * 3 for kind in _KINDS),
-    ["full_attention", "linear_attention", "full_attention"],
-    ["sliding_attention", "full_attention", "full_attention"],
-    ["chunked_attention", "full_attention", "full_attention"],
-    ["attention", "mamba", "attention"],
-    ["conv", "full_attention", "full_attention"],
-    ["full_attention"],
-]
-_ROPE = [
-    {"rope_type": "linear", "factor": 4.0},
-    {"type": "linear", "factor": 4.0},
-    {"rope_type": "dynamic", "factor": 4.0},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-    {"rope_type": "yarn", "factor": 2.0, "rope_theta": 90.0, "attention_factor": 1.4},
-    {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
-    },
-    {"rope_type": "proportional", "partial_rotary_factor": 0.5},
-    {"rope_theta": 77.0},
-    {"factor": 4.0},
-    {},
-    {"full_attention": {"rope_type": "linear", "factor": 4.0}},
-    {"sliding_attention": {"rope_type": "linear", "factor": 4.0}, "full_attention": {"rope_theta": 9.0}},
-]
-
-# Values by key: of fields whose type says little, and of keys that transformers' code reads though no field has them.
-SPECIAL: dict[str, list[Any]] = {
-    **RECURRENT_VALUES,
-    "architectures": [None, [], ["MistralForCausalLM"], ["LlamaForSequenceClassification"]],
-    "model_type": [None, "mistral", "gemma2", "qwen3"],
-    "hidden_act": ["gelu", "gelu_pytorch_tanh", "relu", "swish", "quick_gelu"],
-    "hidden_activation": ["gelu", "silu", "relu", "gelu_new"],
-    "layer_types": _TYPES,
-    "rope_parameters": [*_ROPE, None],
-    "rope_scaling": _ROPE,
-    "rope_theta": [9.0, 1e6],
-    "rope_local_base_freq": [9.0],
-    "partial_rotary_factor": [0.5, 1.0],
-    "original_max_position_embeddings": [16, 4096],
-    "max_position_embeddings": [48, 128],
-    "sliding_window": [4, 8, None, 1024],
-    "sliding_window_pattern": [1, 2],
-    "_sliding_window_pattern": [2],
-    "full_attention_interval": [1, 2],
-    "attention_chunk_size": [4, 8, None],
-    "use_sliding_window": [True, False],
-    "max_window_layers": [0, 1],
-    "is_causal": [False, True],
-    "use_bidirectional_attention": [True, False, "vision", "all"],
-    "global_head_dim": [8, 32, 7],
-    "altup_num_inputs": [1, 2],
-    "altup_active_idx": [1, 2, 9],
-    "laurel_rank": [1, 16],
-    "activation_sparsity_pattern": [None, [0.0] * 4, [0.9, 0.9, 0.1, 0.1], [0.5] * 3, [1.0, 0.0, 0.0, 0.0], 0.5],
-    "num_global_key_value_heads": [1, 4, 3],
-    "top_k_experts": [1, 2],
-    "moe_intermediate_size": [8, 16],
-    "hidden_size_per_layer_input": [0, 4],
-    "vocab_size_per_layer_input": [40, 200],
-    "num_kv_shared_layers": [0, 1, 3],
-    "per_layer_config": [
-        {"1": {"sliding_window": 4}},
-        {"0": {"num_attention_heads": 2}},
-        {"1": {"head_dim": 12}, "3": {"head_dim": 12}},
-        {"1": {"head_dim": 16, "num_key_value_heads": 1}, "3": {"head_dim": 16, "num_key_value_heads": 1}},
-        {"1": {"head_dim": 16}},
-    ],
-    "kv_sharing_modes": [["none", "none", "reuse"]],
-    "number_of_conv_states": [2, 1],
-    "fusion_config": [{"mlp": True}],
-    "quantization_config": [{"quant_method": "gptq", "bits": 4}, {}],
-    "transformers_weights": ["other.safetensors"],
-    "attn_implementation": ["eager"],
-    "_attn_implementation": ["eager"],
-    "experts_implementation": ["eager"],
-    "attn_output_gate": [True, False],
-    "mamba_ssm_dtype": ["float32", "bfloat16"],
-    "mtp_num_hidden_layers": [1],
-    "attn_logit_softcapping": [5.0],
-    "final_logit_softcapping": [2.0, 5.0],
-    "pruned_heads": [{}, {"0": [1]}],
-    "is_encoder_decoder": [True, False],
-    "is_decoder": [True],
-    "add_cross_attention": [True],
-    "torch_dtype": ["float32"],
-    "dtype": ["float32"],
-    "attention_bias": [True, False],
-    "mlp_bias": [True, False],
-    "head_dim": [4, 16, 12, None],
-    "hidden_size": [16, 64],
-    "intermediate_size": [16, 64],
-    "num_hidden_layers": [2, 4],
-    "num_attention_heads": [2, 8],
-    "num_key_value_heads": [1, 4, None],
-    "vocab_size": [100, 64],
-    "no_rope_layers": [None, [], [1, 1, 1], [0, 1, 1], [1, 0, 1, 1]],
-    "no_rope_layer_interval": [1, 2, 3],
-    "moe_layers": [None, [], [1], [0, 1, 2]],
-    "mlp_only_layers": [None, [], [0], [0, 1, 2]],
-    "num_local_experts": [2, 5],
-    "num_experts": [2, 5, 0],
-    "num_experts_per_tok": [1, 3],
-    "attn_temperature_tuning": [False, 4],
-    "query_pre_attn_scalar": [4, 100],
-    "embedding_multiplier": [1.0, 5.5],
-    "attention_multiplier": [1.0, 0.01],
-    "residual_multiplier": [1.0, 0.1],
-    "logits_scaling": [1.0, 13.0],
-    "attention_out_bias": [True, False],
-    "qkv_bias": [True, False],
-    "use_bias": [True, False],
-    "use_qk_norm": [True, False],
-    "n_routed_experts": [4, 12],
-    "n_shared_experts": [1, 2],
-    "n_group": [1, 4],
-    "topk_group": [1, 2],
-    "first_k_dense_replace": [0, 2],
-    "routed_scaling_factor": [1.0, 2.5],
-    "rotary_dim": [4, 8],
-    "moe_k": [1, 3],
-    "moe_num_experts": [2, 5],
-    "moe_num_shared_experts": [0, 1],
-    "moe_layer_start_index": [0, 2],
-    "moe_layer_end_index": [1, -1],
-    "moe_layer_interval": [2],
-    "moe_norm_min": [1e-12, 0.9],
-    "decoder_sparse_step": [2, 3],
-    "interleave_moe_layer_step": [2],
-    "eos_token_id": [None, 1, [1, 2]],
-    "bos_token_id": [None, 1],
-    "pad_token_id": [None, 1, 5],
-    "attention_dropout": [0.0, 0.5],
-    "rms_norm_eps": [1e-3, 0.1],
-    "initializer_range": [0.5],
-    "pretraining_tp": [2],
-    "chunk_size_feed_forward": [2],
-    "id2label": [{"0": "a", "1": "b", "2": "c"}],
-    "label2id": [{"a": 0}],
-    "problem_type": ["regression"],
-    "transformers_version": ["4.30.0"],
-    "router_jitter_noise": [0.5],
-    "router_aux_loss_coef": [0.5],
-    "output_hidden_states": [True],
-    "return_dict": [False],
-}
-_OTHERS = [  # that are no fields of the classes, and still in files or read by transformers
-    "model_type",
-    "rope_scaling",
-    "rope_theta",
-    "rope_local_base_freq",
-    "partial_rotary_factor",
-    "original_max_position_embeddings",
-    "sliding_window",
-    "sliding_window_pattern",
-    "_sliding_window_pattern",
-    "full_attention_interval",
-    "attention_chunk_size",
-    "use_sliding_window",
-    "max_window_layers",
-    "is_causal",
-    "use_bidirectional_attention",
-    "per_layer_config",
-    "kv_sharing_modes",
-    "num_kv_shared_layers",
-    "number_of_conv_states",
-    "fusion_config",
-    "quantization_config",
-    "transformers_weights",
-    "attn_implementation",
-    "_attn_implementation",
-    "experts_implementation",
-    "attn_output_gate",
-    "mamba_ssm_dtype",
-    "mtp_num_hidden_layers",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "pruned_heads",
-    "is_decoder",
-    "add_cross_attention",
-    "torch_dtype",
-    "layer_types",
-    "head_dim",
-    "attention_bias",
-    "mlp_bias",
-    "hidden_act",
-    "hidden_activation",
-]
-
-# Keys that do nothing beside others which the base has: with which changes they are seen.
-_ALONE: dict[str, Raw] = {
-    "full_attention_interval": {"layer_types": ABSENT},
-    "sliding_window_pattern": {"layer_types": ABSENT},
-    "_sliding_window_pattern": {"layer_types": ABSENT},
-    "no_rope_layer_interval": {"no_rope_layers": ABSENT},
-    "interleave_moe_layer_step": {"moe_layers": ABSENT},
-    "decoder_sparse_step": {"mlp_only_layers": ABSENT},
-    "rope_theta": {"rope_parameters": ABSENT},
-    "rope_local_base_freq": {"rope_parameters": ABSENT},
-    "rope_scaling": {"rope_parameters": ABSENT},
-    "partial_rotary_factor": {"rope_parameters": {"rope_theta": 500.0}},
-    "max_window_layers": {"use_sliding_window": True, "sliding_window": 8},
-    "sliding_window": {"use_sliding_window": True, "max_window_layers": 1},
-    "num_global_key_value_heads": {"attention_k_eq_v": True},
-    "enable_moe_block": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
-}
 
 
 def fields_of(family: Family) -> dict[str, Any]:
@@ -301,15 +88,15 @@ class Case:
 
 def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
     """One key changed in each; of RoPE, whose keys are merged, also ``more_ropes`` changes of several at random."""
-    own = {**dict.fromkeys((*_OTHERS, *_aliases(family))), **fields_of(family), **family.raw}
+    own = {**dict.fromkeys((*OTHERS, *_aliases(family))), **fields_of(family), **family.raw}
     cases = []
     for key, value in own.items():
         values = _values(key, value)
         if key in family.raw:
             values = [*values, ABSENT, *([] if any(each is None for each in values) else [None])]
         cases += [Case(family.name, {key: each}) for each in values]
-        if key in _ALONE:
-            cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
+        if key in ALONE:
+            cases += [Case(family.name, {**ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
     by_kind = family.name in ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3")
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]

@@ -12,7 +12,8 @@ import transformers
 
 import kvtrie as kv
 from bounds import LOGITS, ROPE_TABLES, close, difference, within
-from config_sweep import ABSENT, FAMILIES, Case
+from config_sweep import FAMILIES, Case
+from config_values import ABSENT
 from reference_llama import random_llama
 from rope_sweep import got_tables, ropes, wanted_tables
 from test_models import all_logits
