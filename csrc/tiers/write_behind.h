@@ -31,7 +31,7 @@
 //
 // Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
 // fails. What is thrown on the way (no memory) leaves what was queued before it; what fails on the queue for that, the
-// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `all_saved`.
+// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot.
 // Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
 // each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
 // without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.
@@ -95,7 +95,6 @@ class WriteBehind {
   BackgroundQueue& open(Caches caches);
 
   bool is_saved(const Node* node) const;
-  bool all_saved() const;
   // As much of the path as is wanted and fits; whether that is all of it. Nothing in memory is lost for it but what is
   // not wanted, and nothing of the path; on the disk what was not used for long goes.
   bool save_path(Node* node);
