@@ -1,6 +1,6 @@
 // What a prefix cache counts, and what it holds at a moment.
 //
-// Concept. `PrefixCacheState::totals` keeps the totals; each class that changes something adds to its own fields of it.
+// Concept. A prefix cache has one record of totals; each class that changes something adds to its own fields of it.
 // What is held now is read from the caches, the tree and the tiers when somebody asks (inspect.cpp), so it cannot
 // drift.
 //
