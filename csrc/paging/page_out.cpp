@@ -1,6 +1,7 @@
 #include "paging/page_out.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "tree/node_state.h"
@@ -24,6 +25,15 @@ void require_interrupted(const Pieces& pieces, std::string_view where) {
 }
 
 }  // namespace
+
+std::vector<Node*> children_first(Node* top) {
+  std::vector<Node*> nodes{top};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling()) nodes.push_back(child);
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
 
 // Bytes that could be freed on the device and, with `outside`, off it, counted no further than `enough`. Of restore
 // points that takes looking at every node: not where the full attention alone is enough.
@@ -67,6 +77,17 @@ std::uint64_t PageOut::page_out(std::uint64_t nbytes, std::uint64_t most, const 
     const std::uint64_t bytes = eviction_.evict(tail);
     freed += bytes;
     if (freed < nbytes) pieces.add(bytes);
+  }
+  return freed;
+}
+
+std::uint64_t PageOut::page_out(Node* top) {
+  std::uint64_t freed = 0;
+  for (Node* node : children_first(top)) {
+    if (!state_of(node).on_device()) continue;
+    const std::uint64_t bytes = eviction_.page_out(node);
+    if (bytes == 0) break;
+    freed += bytes;
   }
   return freed;
 }

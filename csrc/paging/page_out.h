@@ -10,7 +10,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
+#include <vector>
 
 #include "paging/gate.h"
 #include "tiers/device_budget.h"
@@ -19,6 +19,8 @@
 #include "tree/removal.h"
 
 namespace kvtrie {
+
+std::vector<Node*> children_first(Node* top);  // nodes of the subtree, each behind those below it
 
 class PageOut {
  public:
@@ -32,6 +34,7 @@ class PageOut {
   // `leaving` is told of each node before it goes.
   std::uint64_t page_out(std::uint64_t nbytes, std::uint64_t most, const std::function<void(Node*)>& leaving,
                          Call& call);
+  std::uint64_t page_out(Node* top);  // what it and those below it have on the device, as far as it fits; bytes freed
   std::uint64_t evict(std::uint64_t nbytes, Call& call);  // for good, from any tier
 
  private:

@@ -21,6 +21,16 @@ struct SaveAs::Turn {
   }
 };
 
+// Copies without checksums, whose memory is to be free again before the next node: sealed here, not when the call ends.
+struct Sealing {
+  std::vector<BlobPtr> blobs;
+
+  ~Sealing() { seal(); }
+  void seal() const noexcept {
+    for (const BlobPtr& blob : blobs) blob->seal();
+  }
+};
+
 // One image of a node: where its bytes come from, and what they are in the file.
 struct SaveAs::Source {
   SnapshotImage::Role role = SnapshotImage::Role::kCells;
@@ -91,7 +101,9 @@ void SaveAs::save(const Turn& turn, Call& call) {
                           stages.allocate(of_.namespaces.host_of(header.name_space));
   require_done(staged_all, "host memory is full");
   if (!copied && state_of(node).on_device() && of_.lower.disk() == nullptr) drop_unsaved_copies(node);
+  const Sealing copies{of_.copies.take_unsealed()};
   call.outside([&] {
+    copies.seal();
     if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
   });
 }

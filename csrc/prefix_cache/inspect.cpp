@@ -1,12 +1,10 @@
-// Looking inside: stats, nodes, and the check of every invariant: each owner's own, of each node and cursor, and of the
+// Looking inside: stats, and the check of every invariant: each owner's own, of each node and cursor, and of the
 // caches.
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "plan/node_tier.h"
 #include "prefix_cache/prefix_cache_state.h"
-#include "tree/node_bytes.h"
 #include "tree/node_check.h"
 
 namespace kvtrie {
@@ -72,36 +70,6 @@ PrefixCacheStats PrefixCacheState::stats(std::uint64_t disk_tokens) const {
   stats.pins = leases.pins().size();
   stats.pinned_tokens = leases.pinned_tokens();
   return stats;
-}
-
-std::vector<NodeInfo> PrefixCacheState::nodes() const {
-  std::unordered_map<const Node*, std::uint32_t> standing;
-  for (const Cursor* cursor : sessions) ++standing[cursor->ahead != nullptr ? cursor->ahead : cursor->node];
-  std::unordered_map<const Node*, std::int32_t> index;
-  std::vector<NodeInfo> infos;
-  trie.visit([&](Node& node) KVTRIE_REQUIRES(gate.mutex) {
-    index[&node] = static_cast<std::int32_t>(infos.size());
-    NodeInfo info;
-    info.tokens.assign(node.tokens().begin(), node.tokens().end());
-    info.start = node.start();
-    info.end = node.end();
-    info.name_space = node.name_space();
-    const auto stands = standing.find(&node);
-    info.live = stands == standing.end() ? 0 : stands->second;
-    if (!node.is_root()) {
-      const NodeState& state = state_of(&node);
-      info.parent = index.at(node.parent());
-      info.tier = tier_of(state);
-      info.bytes = state.on_device() ? device_bytes_of(caches, state) : outside_bytes_of(caches, state);
-      info.point = state.point().kind;
-      if (state.point().exists()) info.point_tier = state.point().on_device ? Tier::kDevice : tier_of(state.point());
-      info.age_seconds = info.live > 0 ? 0 : std::max(0.0, gate.now - state.last_used_seconds);
-      info.user = state.user();
-      info.pins = state.pins();
-    }
-    infos.push_back(std::move(info));
-  });
-  return infos;
 }
 
 // While something is on its way more bytes may be used than nodes have.

@@ -62,16 +62,6 @@ void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.
     fail(ErrorKind::kNotSupported, "page_out", "there is no store (store is None)");
 }
 
-// Nodes of the subtree, children first.
-std::vector<Node*> children_first(Node* top) {
-  std::vector<Node*> nodes{top};
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling()) nodes.push_back(child);
-  }
-  std::reverse(nodes.begin(), nodes.end());
-  return nodes;
-}
-
 }  // namespace
 
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
@@ -100,13 +90,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   Node* top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return 0;
   if (to == Tier::kDisk) state_->demand.want(children_first(top).front());
-  std::uint64_t freed = 0;
-  for (Node* node : children_first(top)) {
-    if (!state_of(node).on_device()) continue;
-    const std::uint64_t bytes = state_->eviction.page_out(node);
-    if (bytes == 0) break;
-    freed += bytes;
-  }
+  std::uint64_t freed = state_->page_out.page_out(top);
   if (to == Tier::kHost) return freed;
   if (to == Tier::kStore) {
     for (Node* node : children_first(top)) {

@@ -113,27 +113,6 @@ PrefixCacheState::~PrefixCacheState() {
 
 PrefixCache::PrefixCache(std::shared_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
 
-namespace {
-
-// Attaches caches one after another; those it got are detached again unless all were.
-class Attachment {
- public:
-  void add(LayerCache& cache) {
-    attached_.reserve(attached_.size() + 1);
-    cache.attach();
-    attached_.push_back(&cache);
-  }
-  void keep() noexcept { attached_.clear(); }
-  ~Attachment() {
-    for (LayerCache* cache : attached_) cache->detach();
-  }
-
- private:
-  std::vector<LayerCache*> attached_;
-};
-
-}  // namespace
-
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
@@ -327,7 +306,7 @@ PrefixCacheStats PrefixCache::stats() const {
 
 std::vector<NodeInfo> PrefixCache::nodes() const {
   Entry entry(*state_);
-  return state_->nodes();
+  return node_infos(state_->trie, state_->caches, state_->sessions, state_->gate.now);
 }
 
 std::vector<Fingerprint> PrefixCache::summary(std::size_t most) const {

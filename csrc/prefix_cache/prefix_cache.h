@@ -26,6 +26,7 @@
 #include "cache/causal_cache.h"
 #include "cache/point_cache.h"
 #include "plan/explain.h"
+#include "plan/node_info.h"
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
 #include "store/disk_tier.h"
@@ -75,21 +76,6 @@ struct BeginOptions {
   // Spans [begin, end) of the prompt that go as one; media items are found by themselves.
   std::vector<std::pair<std::int32_t, std::int32_t>> atomic;
   bool always_load = false;  // as with LoadPolicy::kAlways
-};
-
-// One node of the tree as `nodes()` reports it; indices refer to the same list.
-struct NodeInfo {
-  Tokens tokens;
-  std::int32_t start = 0, end = 0;
-  std::int32_t parent = -1;  // index, -1 for a namespace's root
-  std::string name_space;
-  Tier tier = Tier::kNone;  // kNone for roots
-  std::uint64_t bytes = 0;  // device or host bytes of this node's own tokens
-  double age_seconds = 0;   // since last used
-  bool user = false;
-  PointKind point = PointKind::kNone;  // the restore point at its end
-  Tier point_tier = Tier::kNone;
-  std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
 };
 
 // The holdings of a namespace in each pool and tier, and its quota if it has one: the most that it may have, and the

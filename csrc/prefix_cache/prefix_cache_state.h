@@ -3,7 +3,7 @@
 //
 //   entry.h             how calls begin and end; closing
 //   steps.cpp           the next rows of some sessions
-//   inspect.cpp         stats, nodes, the check of every invariant
+//   inspect.cpp         stats, the check of every invariant
 //
 // What expects the mutex to be held, through an `Entry`, says so (base/mutex.h).
 #pragma once
@@ -153,7 +153,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   // Tokens of nodes that are read from files, in pieces: of a tree that changes meanwhile about as many.
   std::uint64_t disk_tokens(Call& call) KVTRIE_REQUIRES(gate.mutex);
   PrefixCacheStats stats(std::uint64_t disk_tokens) const KVTRIE_REQUIRES(gate.mutex);
-  std::vector<NodeInfo> nodes() const KVTRIE_REQUIRES(gate.mutex);
   std::vector<std::string> check() const KVTRIE_REQUIRES(gate.mutex);
   static const Cursor& cursor_of(const Session& session) noexcept { return session.at_; }  // for tests
 

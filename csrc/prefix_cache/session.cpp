@@ -225,6 +225,25 @@ std::int32_t Session::checkpoint() {
   return at_.computed;
 }
 
+std::vector<std::int32_t> Session::attention_layers() const {
+  std::vector<std::int32_t> layers;
+  for (const auto& [layer, owner] : cache_->state().caches.attention_of_layer) layers.push_back(layer);
+  return layers;
+}
+
+std::vector<Session::Rows> Session::rows(std::span<const std::int32_t> layers, std::optional<std::int32_t> start,
+                                         std::optional<std::int32_t> stop, RowLayout layout) const {
+  PrefixCacheState& state = cache_->state();
+  for (const std::int32_t layer : layers) {
+    CausalCache& cache = *state.caches.attention[state.caches.attention_number(layer, "session.kv")];
+    const cl::DevicePtr device = layer == layers.front() ? cache.store().device() : nullptr;  // one has them all
+    if (device != nullptr) device->pace();  // before the mutex is held
+  }
+  const Entry entry(state);
+  require_usable(at_);
+  return copy_rows_of(state.caches, at_, layers, start, stop, layout);
+}
+
 std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();

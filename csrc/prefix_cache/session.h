@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
+#include "session/kv_rows.h"
 #include "tree/cursor.h"
 #include "tree/reuse_plan.h"
 #include "trie/trie.h"
@@ -74,12 +75,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither
   // an open step nor a call of another thread is disturbed. The device is not waited for. Throws kArgument for
   // positions that a layer does not hold, and for layers without K and V.
-  struct Rows {
-    // [n, kv_heads, dim] or [kv_heads, n, dim], where n is stop - start and the spare rows; undefined where nothing is
-    // kept.
-    Tensor k, v;
-    std::int32_t start = 0, stop = 0;
-  };
+  using Rows = KvRows;
   std::vector<std::int32_t> attention_layers() const;  // of the model, ascending
   std::vector<Rows> rows(std::span<const std::int32_t> layers, std::optional<std::int32_t> start,
                          std::optional<std::int32_t> stop, RowLayout layout) const;

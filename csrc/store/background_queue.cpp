@@ -173,17 +173,6 @@ void BackgroundQueue::only_when_waited_for() {
   state_->due_jobs = 0;
 }
 
-void BackgroundQueue::drop_pending() {
-  std::list<Job> dropped;
-  {
-    const MutexLock lock(state_->mutex);
-    dropped.swap(state_->jobs);
-  }
-  for (Job& job : dropped) job.run = nullptr;
-  const MutexLock lock(state_->mutex);
-  for (const Job& job : dropped) state_->gone(job);
-}
-
 std::uint64_t BackgroundQueue::pending_bytes() const {
   const MutexLock lock(state_->mutex);
   return state_->bytes;

@@ -2,7 +2,7 @@
 //
 // Each job has a number of bytes it keeps alive; they count until the job and what it captured are gone. `wait_below`
 // lets a caller slow down while too much is under way, and `drain` waits for all that was given before. A job that
-// throws is logged and forgotten. The destructor runs what is left, unless `drop_pending` was called.
+// throws is logged and forgotten. The destructor runs what is left.
 //
 // A job may add jobs. It may even hold the last reference to the queue's owner: the destructor then returns at once and
 // the thread ends by itself after what is left. A job that waits for its own queue is refused (kBusy).
@@ -36,7 +36,6 @@ class BackgroundQueue {
   void wait_below(std::uint64_t bytes);  // until at most `bytes` are queued or running
   void drain();                          // until every job added before this call is gone
   void only_when_waited_for();           // from now on; REQUIRES: no job was added yet
-  void drop_pending();                   // forgets jobs that have not begun
   std::uint64_t pending_bytes() const;   // queued or running
   std::uint64_t pending_jobs() const;    // the same
   bool on_own_thread() const;            // whether the caller is a job of this queue

@@ -58,12 +58,6 @@ bool WriteBehind::is_saved(const Node* node) const {
   return saved;
 }
 
-bool WriteBehind::all_saved() const {
-  bool saved = true;
-  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node) || !is_taken(&node)); });
-  return saved;
-}
-
 bool WriteBehind::is_taken(const Node* node) const {
   return lower_.disk() == nullptr || lower_.disk()->takes(node->name_space());
 }

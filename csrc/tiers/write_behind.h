@@ -31,8 +31,8 @@
 //
 // Errors. A copy that cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a
 // disk that fails. An exception on the way (no memory) leaves everything that was queued before it; a copy that fails
-// on the queue for that reason counts as a failed write of the disk. Cost: O(tokens) for the header of each snapshot;
-// O(nodes) for `all_saved`. Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's
+// on the queue for that reason counts as a failed write of the disk. Cost: O(tokens) for the header of each snapshot.
+// Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's
 // thread takes it twice for each snapshot, to look where the disk is and to hand over what became of it; it waits,
 // takes checksums and writes without it. The end waits for the queue, so all that is named here outlives this. Units:
 // bytes, seconds.
@@ -96,7 +96,6 @@ class WriteBehind {
   BackgroundQueue& open(Caches caches);
 
   bool is_saved(const Node* node) const;
-  bool all_saved() const;
   // As much of the path as is wanted and fits; whether that is all of it. In memory only unwanted state is lost for it,
   // and nothing of the path; on the disk the files go that were not used for long.
   bool save_path(Node* node);

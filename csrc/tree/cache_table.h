@@ -72,4 +72,15 @@ struct CacheTable {
   bool serves(std::int32_t held, std::int32_t wanted) const noexcept;
 };
 
+// Attaches caches one after another; those it got are detached again unless all were.
+class Attachment {
+ public:
+  void add(StateCache& cache);
+  void keep() noexcept { attached_.clear(); }
+  ~Attachment();
+
+ private:
+  std::vector<StateCache*> attached_;
+};
+
 }  // namespace kvtrie

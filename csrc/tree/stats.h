@@ -1,6 +1,6 @@
 // The counters of a prefix cache, and its holdings at a moment.
 //
-// Concept. `PrefixCacheState::totals` keeps the totals; each class that changes something adds to its own fields of it.
+// Concept. A prefix cache has one record of totals; each class that changes something adds to its own fields of it.
 // Holdings are read from the caches, the tree and the tiers on request (inspect.cpp), so they cannot drift.
 //
 // Threads: a value; `totals` is guarded by the prefix cache's mutex. Units: in the names.

@@ -51,7 +51,7 @@ TEST_F(WriteBehindTest, APathIsSavedRootFirstAndOnce) {
   EXPECT_EQ(queue->pending_jobs(), 2u);
   EXPECT_TRUE(top->in_order(kDiskOrder) && leaf->in_order(kDiskOrder));
   drain();
-  EXPECT_TRUE(behind.is_saved(top) && behind.is_saved(leaf) && behind.all_saved());
+  EXPECT_TRUE(behind.is_saved(top) && behind.is_saved(leaf) && all_saved());
   EXPECT_TRUE(all_right(top) && all_right(leaf));
   std::vector<std::byte> bytes(kBytes);
   const std::vector<std::uint32_t> first{0};
@@ -84,7 +84,7 @@ TEST_F(WriteBehindTest, WithoutItsAncestorASnapshotIsNotWritten) {
   EXPECT_EQ(disk().bytes, 0u);
   EXPECT_FALSE(behind.is_saved(top) || leaf->in_order(kDiskOrder));
   EXPECT_TRUE(save_now(leaf));  // the next time
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
 }
 
 TEST_F(WriteBehindTest, AFlushAnswersForWhatWasThere) {
@@ -100,7 +100,7 @@ TEST_F(WriteBehindTest, AFlushAnswersForWhatWasThere) {
   drain();
   EXPECT_TRUE(round.is_written());
   EXPECT_TRUE(behind.is_saved(upper) && behind.is_saved(leaf));
-  EXPECT_FALSE(behind.is_saved(later) || behind.is_saved(beside) || behind.all_saved());
+  EXPECT_FALSE(behind.is_saved(later) || behind.is_saved(beside) || all_saved());
   EXPECT_EQ(test::save_all(behind, test::ask_for_all(behind)).queued, 2u);
 }
 
@@ -115,7 +115,7 @@ TEST_F(WriteBehindTest, ARoundSavesWhatIsAboveFirstHoweverItGoesOverTheTree) {
   while (!walk.over) behind.save_next(walk, round);
   EXPECT_EQ(round.queued, 3u);
   drain();
-  EXPECT_TRUE(round.is_written() && behind.all_saved());
+  EXPECT_TRUE(round.is_written() && all_saved());
 }
 
 // For one half there was no room, the other one was not met yet: what they become is tried again.
@@ -128,7 +128,7 @@ TEST_F(WriteBehindTest, WhatJoinsInTheMiddleOfARoundIsSavedWhole) {
   EXPECT_EQ(state_of(top).flush, flush);
   for (NodeWalk walk; !walk.over;) behind.save_next(walk, round);
   drain();
-  EXPECT_TRUE(round.is_written() && behind.all_saved());
+  EXPECT_TRUE(round.is_written() && all_saved());
 }
 
 TEST_F(WriteBehindTest, AFlushKnowsWhatFailedAndForgetsWhatIsGone) {
@@ -162,7 +162,7 @@ TEST_F(WriteBehindTest, AnImageThatWasCutGetsOneForEachHalf) {
   ASSERT_TRUE(make_copies(top, nullptr));
   Node* upper = trie.split(top, 3);
   EXPECT_TRUE(save_now(leaf));
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
   EXPECT_TRUE(all_right(upper) && all_right(top));
   EXPECT_TRUE(removal.remove_unlocked(leaf) && removal.remove_unlocked(top));
   drain();
@@ -217,13 +217,13 @@ TEST_F(SecondHitTest, OnlyWhatIsWantedIsWrittenBehind) {
   EXPECT_TRUE(behind.is_saved(top) && !behind.is_saved(leaf));
   EXPECT_TRUE(demand.want(leaf));
   EXPECT_TRUE(save_now(leaf));
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
 }
 
 TEST_F(SecondHitTest, SaveAllWritesWhatIsHeldBack) {
   EXPECT_EQ(test::save_all(behind).queued, 2u);
   drain();
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
   EXPECT_FALSE(demand.is_wanted(top));
 }
 
@@ -249,7 +249,7 @@ TEST_F(WriteBehindTest, SaveAllTakesNothingAwayAndCountsWhatIsLeft) {
   ASSERT_TRUE(lower.set_disk_cap(kLarge));
   EXPECT_EQ(test::save_all(behind).queued, 2u);
   drain();
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
 }
 
 TEST_F(WriteBehindTest, ADiskThatFailsIsLeftAloneForAWhile) {
@@ -262,7 +262,7 @@ TEST_F(WriteBehindTest, ADiskThatFailsIsLeftAloneForAWhile) {
   EXPECT_FALSE(lower.disk()->writing());
   behind.write_again_after_a_while(31);
   EXPECT_TRUE(lower.disk()->writing() && save_now(leaf));
-  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_saved());
 }
 
 TEST_F(WriteBehindTest, AfterClosingOnlyBlobsKnow) {

@@ -75,7 +75,6 @@ TEST(BackgroundQueue, NothingAddedIsNothingToWaitFor) {
   BackgroundQueue queue("test");
   queue.drain();
   queue.wait_below(0);
-  queue.drop_pending();
 }
 
 TEST(BackgroundQueue, CountsTheRunningJobToo) {
@@ -156,51 +155,6 @@ TEST(BackgroundQueue, TheDestructorRunsWhatJobsAdd) {
     });
   }
   EXPECT_EQ(ran, 3);
-}
-
-TEST(BackgroundQueue, DropPendingForgetsWhatHasNotBegun) {
-  Gate gate;  // outlives the queue
-  BackgroundQueue queue("test");
-  int ran = 0;
-  auto held = std::make_shared<int>(1);
-  const std::weak_ptr<int> watched = held;
-  queue.add(10, gate.job());
-  queue.add(5, [&ran, held = std::move(held)] { ++ran; });
-  gate.wait_until_begun();
-  queue.drop_pending();
-  EXPECT_TRUE(watched.expired());
-  EXPECT_EQ(queue.pending_bytes(), 10u);
-  EXPECT_EQ(queue.pending_jobs(), 1u);
-  gate.open();
-  queue.drain();
-  EXPECT_EQ(ran, 0);
-  queue.add(1, [&ran] { ++ran; });
-  queue.drain();
-  EXPECT_EQ(ran, 1);
-}
-
-// Jobs that were added later and dropped say nothing about the one that runs.
-TEST(BackgroundQueue, DrainWaitsForTheRunningJobAlsoWhenLaterOnesAreDropped) {
-  Gate gate;  // outlives the queue
-  BackgroundQueue queue("test");
-  queue.add(1, gate.job());
-  gate.wait_until_begun();
-  std::atomic<bool> drained = false;
-  std::promise<void> waiting;
-  std::thread waiter([&] {
-    waiting.set_value();
-    queue.drain();
-    drained = true;
-  });
-  waiting.get_future().wait();
-  for (int i = 0; i < 5; ++i) {
-    queue.add(1, [] {});
-    queue.drop_pending();
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    EXPECT_FALSE(drained);
-  }
-  gate.open();
-  waiter.join();
 }
 
 TEST(BackgroundQueue, SeveralThreadsAddAndDrain) {

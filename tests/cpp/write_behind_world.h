@@ -1,6 +1,8 @@
 // The world of the lower tiers with a queue that writes for real, and images whose bytes say which token they are of.
 #pragma once
 
+#include <algorithm>
+
 #include "lower_tiers_world.h"
 #include "marked_images.h"
 #include "tiers/write_behind.h"
@@ -62,6 +64,10 @@ struct WriteBehindWorld : LowerTiersWorld, Copies {
     const bool all = behind.save_path(node);
     drain();
     return all;
+  }
+  bool all_saved() const {
+    const std::vector<Node*> all = nodes();
+    return std::all_of(all.begin(), all.end(), [&](const Node* node) { return behind.is_saved(node); });
   }
   std::vector<std::string> all_findings() const {
     std::vector<std::string> all = findings();
