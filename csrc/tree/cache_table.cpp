@@ -123,14 +123,14 @@ bool CacheTable::serves(std::int32_t held, std::int32_t wanted) const noexcept {
   return held == wanted || (held > wanted && !states.empty() && cut_to(held, wanted) == wanted);
 }
 
-void Attachment::add(StateCache& cache) {
+void Attachment::add(LayerCache& cache) {
   attached_.reserve(attached_.size() + 1);
   cache.attach();
   attached_.push_back(&cache);
 }
 
 Attachment::~Attachment() {
-  for (StateCache* cache : attached_) cache->detach();
+  for (LayerCache* cache : attached_) cache->detach();
 }
 
 }  // namespace kvtrie

@@ -75,12 +75,12 @@ struct CacheTable {
 // Attaches caches one after another; those it got are detached again unless all were.
 class Attachment {
  public:
-  void add(StateCache& cache);
+  void add(LayerCache& cache);
   void keep() noexcept { attached_.clear(); }
   ~Attachment();
 
  private:
-  std::vector<StateCache*> attached_;
+  std::vector<LayerCache*> attached_;
 };
 
 }  // namespace kvtrie
