@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..generate import begin_text
 from ..generation import Generation
 from ..prefix_cache import PrefixCache
+from .attention_group import NO_ROTATION, AttentionGroup
 from .common_settings import COMMON
 from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
@@ -49,25 +50,6 @@ if TYPE_CHECKING:
 OWN_CAPACITY = 8192  # tokens, of the model's own cache
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
-
-# The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
-NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}}
-
-
-class AttentionGroup(NamedTuple):
-    """Layers whose keys are seen and rotated alike: one ``CausalCache``. ``rope``: its argument; None: no rotation.
-
-    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
-    of k and v, and the numbers of each, where they are not the configuration's.
-    """
-
-    layers: tuple[int, ...]
-    rope: RopeArguments | None
-    sees: Mapping[str, int]
-    heads: tuple[int, int] | None = None
-
-    def heads_of(self, config: ModelConfig) -> tuple[int, int]:
-        return self.heads or (config.num_key_value_heads, config.head_dim)
 
 
 class Model(Whole):

@@ -19,7 +19,8 @@ from .. import ops
 from .._core import Tensor
 from ..errors import FormatError
 from .attention import AttentionPlan
-from .base import AttentionGroup, Model
+from .attention_group import AttentionGroup
+from .base import Model
 from .config import (
     DEFAULTS,
     ModelConfig,

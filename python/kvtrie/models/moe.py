@@ -197,7 +197,7 @@ class Experts:
                 self._sets = None
             self._experts.append(expert)
         if self._sets is not None:
-            self._sets.complete(self._experts)
+            self._sets.complete([each for each in self._experts if isinstance(each, GatedMlp)])
 
     def __call__(self, h: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
         """h [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .._core import CausalCache, Device, RecurrentCache, Tensor
+from .attention_group import AttentionGroup
 from .config import ModelConfig
 from .decoder import DecoderLayer, Shapes
 from .linear import Linear
@@ -13,13 +14,6 @@ from .step_inputs import Rows, StepLike
 from .weights import Array
 
 __all__ = ["Warmed"]
-
-
-class Attending(Protocol):
-    """Layers that attend alike."""
-
-    @property
-    def layers(self) -> Sequence[int]: ...
 
 
 class Warmed(Protocol):
@@ -37,7 +31,7 @@ class Warmed(Protocol):
 
     def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor: ...
 
-    def attention_groups(self, config: ModelConfig) -> Sequence[Attending]: ...
+    def attention_groups(self, config: ModelConfig) -> Sequence[AttentionGroup]: ...
 
     def layers_shapes(self, config: ModelConfig) -> list[Shapes]: ...
 
@@ -46,6 +40,8 @@ class Warmed(Protocol):
     ) -> list[CausalCache | RecurrentCache]: ...
 
     def embed(self, tokens: Array) -> Tensor: ...
+
+    def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor: ...
 
     def finish(self, logits: Tensor) -> Tensor: ...
 

@@ -17,7 +17,8 @@ from ... import ops
 from ..._core import Tensor
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..base import AttentionGroup, Model
+from ..attention_group import AttentionGroup
+from ..base import Model
 from ..causal import softcap
 from ..common_settings import COMMON, not_read
 from ..config import ModelConfig, check, common_fields, layer_kinds, refuse_activation, refuse_quantised, text_part

@@ -182,7 +182,7 @@ class Gemma3n(Gemma4):
     ) -> list[Tensor]:
         layer, altup = self._layers[index], self._altups[index]
         predicted = altup.predicted(streams)
-        assert layer.input_norm and layer.mixed_norm and layer.mlp_norm and layer.out_norm
+        assert layer.input_norm and layer.mixed_norm and layer.mlp_norm and layer.out_norm and layer.mixer and layer.mlp
         h = layer.input_norm(predicted[altup.plan.active])
         mixed, shortcut = layer.mixer(step, h, positions, take, None), altup.shortcut(h)
         if take is not None:

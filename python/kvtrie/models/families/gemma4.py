@@ -16,7 +16,7 @@ from typing import cast
 from ... import ops
 from ..._core import Device, Tensor
 from ...errors import FormatError, NotSupportedError
-from ..base import AttentionGroup
+from ..attention_group import AttentionGroup
 from ..causal import CausalConfig, CausalModel, softcap, some_windows
 from ..common_settings import CHOSEN, COMMON, NO_CHUNKS, SIZE, not_read
 from ..config import ModelConfig, layer_kinds

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...errors import FormatError
 from ..attention import AttentionPlan, Temperature
-from ..base import AttentionGroup, Model
+from ..attention_group import AttentionGroup
+from ..base import Model
 from ..common_settings import CHOSEN, COMMON, SIZE, not_read
 from ..config import (
     ModelConfig,

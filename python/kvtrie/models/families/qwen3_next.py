@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..base import AttentionGroup, Model
+from ..attention_group import AttentionGroup
+from ..base import Model
 from ..common_settings import CHOSEN, COMMON, SIZE, SWITCHED_WINDOWS, not_read
 from ..config import (
     ModelConfig,

@@ -1,0 +1,30 @@
+"""Layers that attend alike, which share a ``CausalCache``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .config import ModelConfig
+from .rope_arguments import RopeArguments
+
+__all__ = ["NO_ROTATION", "AttentionGroup"]
+
+# The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
+NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}}
+
+
+class AttentionGroup(NamedTuple):
+    """Layers whose keys are seen and rotated alike: one ``CausalCache``. ``rope``: its argument; None: no rotation.
+
+    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
+    of k and v, and the numbers of each, where they are not the configuration's.
+    """
+
+    layers: tuple[int, ...]
+    rope: RopeArguments | None
+    sees: Mapping[str, int]
+    heads: tuple[int, int] | None = None
+
+    def heads_of(self, config: ModelConfig) -> tuple[int, int]:
+        return self.heads or (config.num_key_value_heads, config.head_dim)
