@@ -1,4 +1,4 @@
-// What the insides of all caches have alike: layers by number, sequences by number, and the forward that start_forward
+// The common part of all caches' insides: layers by number, sequences by number, and the forward that start_forward
 // made last. Each kind of cache derives its State from this, with its own sequences and forwards.
 //
 // Concept. Two sorts of numbers name sequences: the caller's own, below kFirstOpenedSequence, come into being when they

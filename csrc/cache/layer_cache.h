@@ -53,7 +53,8 @@ struct ForwardRows {
   std::vector<std::int32_t> boundaries = {};
   // The first row's position; -1: the sequence's length. Rows below the length are computed again: they see the cells
   // that are there and store nothing, the others extend the sequence. That is how a model whose other layers restart
-  // earlier goes on. What the first row sees must be held, else kNotRestorable. A state goes on at its length only.
+  // earlier goes on. The cells that the first row sees must be held, else kNotRestorable. A state goes on at its length
+  // only.
   std::int32_t from = -1;
 };
 

@@ -1,4 +1,4 @@
-// What is held of a recurrent cache at a length (point_cache.h): cut, resumed, and its images.
+// States of a recurrent cache at one length (point_cache.h): held, cut, resumed, and their images.
 #include "cache/recurrent_cache_state.h"
 
 namespace kvtrie {

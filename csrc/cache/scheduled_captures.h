@@ -43,7 +43,7 @@ struct CaptureSchedule {
   std::int32_t start(std::size_t index) const noexcept { return index == 0 ? begin : offsets[index - 1]; }
   bool torn() const noexcept { return captured.size() != offsets.size() || fired > offsets.size(); }
 
-  // What fires when the sequence reaches `length`, made by make(start, offset).
+  // The snapshots that are due when the sequence reaches `length`, made by make(start, offset).
   template <class Make>
   std::vector<SnapshotPtr> due(std::int32_t length, Make make) const {
     std::vector<SnapshotPtr> snapshots;

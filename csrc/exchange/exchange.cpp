@@ -1,4 +1,4 @@
-// What sending and receiving have in common, and what is known about the store.
+// The common part of sending and receiving, and the known state of the store.
 #include "exchange/exchange.h"
 
 #include <algorithm>

@@ -55,7 +55,7 @@
 
 namespace kvtrie {
 
-// What an exchange reads of the tree, and where it puts what comes. All outlive the Exchange.
+// The parts of the tree that an exchange reads and adds to. All outlive the Exchange.
 struct ExchangedTree {
   Gate& gate;
   const CacheTable& caches;
@@ -105,7 +105,7 @@ class Exchange {
   void prepare_last(std::function<void()> job) { queue_.prepare(std::move(job)); }
   void add_last() noexcept { queue_.add_prepared(); }
   std::uint64_t room() const { return room_->cap(); }
-  // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
+  // The host memory that sending takes at a time, for one whole block and one restore point of these caches.
   static std::uint64_t room_for(const CacheTable& caches, std::uint64_t host_bytes);
   static std::uint64_t point_bytes(const CacheTable& caches);  // of a restore point, at most
 

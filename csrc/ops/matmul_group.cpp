@@ -118,7 +118,7 @@ bool launch_group(const Tensor& x, const Tensor& panels, const Sides& sides, Wei
   const cl::DevicePtr& device = x.device();
   if (!shares_work(*device)) return false;
   GroupLimits limits = group_limits(*device);
-  // What a kernel's registers allow shows when it is tried: then with fewer lanes.
+  // The limit that a kernel's registers set shows when it is tried: then with fewer lanes.
   for (limits.lanes = std::clamp(limits.lanes, tuned().least_lanes, tuned().many_lanes);
        limits.lanes >= tuned().least_lanes; limits.lanes /= 2) {
     const GroupVariant variant = choose_group(limits, sides, stored, gated, is_aligned(x, sides));

@@ -1,4 +1,4 @@
-// The rows themselves. What the figures are of is said beside them; bench/ops_tune.cpp measures them again.
+// The rows themselves. Comments name the processors that the figures are of; bench/ops_tune.cpp measures them again.
 #include <array>
 
 #include "ops/tuning.h"

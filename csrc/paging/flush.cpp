@@ -2,7 +2,7 @@
 
 namespace kvtrie {
 
-// What is on its way already comes first: it may fail yet, and is to be queued again then.
+// Copies on their way come first: they may fail yet, and are to be queued again then.
 bool Flush::run(Call& call) {
   const auto drain = [&] { call.outside([&] { writer_->drain(); }); };
   const std::uint64_t flush = ask_for_all(call);
@@ -33,7 +33,7 @@ WriteBehind::Round Flush::save_round(std::uint64_t flush, Call& call) {
   return round;
 }
 
-// What is not wanted was not written behind and may be in the way of what is to be written now.
+// State that nobody wanted was not written behind, and may be in the way of the state that is to be written now.
 bool Flush::let_go_of_saved_memory(Call& call) {
   if (!lower_.disk()->writing() || !demand_.holds_back()) return false;
   bool any = false;

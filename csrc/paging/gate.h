@@ -6,14 +6,14 @@
 //     call A   |--mutex--|  outside  |--mutex--|     outside     |--mutex--|
 //     call B             |-- evict --|         |-- close: waits .............|-- takes all apart --|
 //
-// What A may meet when it comes back, and what becomes of it:
+// A may find changes when it comes back:
 //
 //     nodes cut, joined, moved    A looks everything up again; what it builds on is held (PathHold, tiers/holds.h)
 //     its session was closed      only marked: A throws kClosed where it next uses the session (require_usable)
 //     the cache was closed        A throws kClosed at once
 //
-// What grows with how much is known is done in pieces (Pieces): between two of them the call is outside, and whoever
-// waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/costs.md names.
+// Work that grows with the size of the tree is done in pieces (Pieces): between two of them the call is outside, and
+// another call that waits for the mutex has a turn. Only the calls that docs/performance.md names hold it for longer.
 //
 // Threads: a Call belongs to the thread that made it; what is guarded by the mutex says so; Turns may be used by any.
 // Units: seconds of the cache's clock.
@@ -33,7 +33,7 @@
 
 namespace kvtrie {
 
-// Who waits for the mutex, and how often a call has got it.
+// The calls that wait for the mutex, and how often one has got it.
 class Turns {
  public:
   // `lock` takes the mutex.
@@ -100,13 +100,13 @@ struct Gate {
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);
 };
 
-// One call that holds the mutex, but for where it is outside. What makes it, takes it.
+// One call that holds the mutex, but for where it is outside. Its maker takes the mutex.
 class Call {
  public:
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Leaves the mutex free for a scope. What closes the cache needs no memory for it.
+  // Leaves the mutex free for a scope. A scope that closes the cache needs no memory.
   class Outside {
    public:
     struct ClosingTag {};

@@ -47,8 +47,8 @@ class PageInAttempt {
   }
 
  private:
-  // What is read from files passes through host memory, at most half of the host tier at a time: more than that
-  // comes in rounds, each of which brings some full attention to the device.
+  // Bytes from files pass through host memory, at most half of the host tier at a time: more than that comes in
+  // rounds, each of which brings some full attention to the device.
   static std::int32_t within_reach(const PagedTree& of, const Path& path, std::int32_t computed, std::int32_t target) {
     const Fetch fetch = of.planner.missing_nodes(path, computed, target);
     const Group group = path.nodes.back()->group();

@@ -39,7 +39,7 @@
 
 namespace kvtrie {
 
-// What a page-in reads and changes. All outlive the PageIn.
+// The parts of the tree that a page-in reads and changes. All outlive the PageIn.
 struct PagedTree {
   Gate& gate;
   const CacheTable& caches;
@@ -75,7 +75,8 @@ class PageIn {
   // Whether host memory will come back by itself, and until some has: lets go of the mutex.
   bool host_is_busy() const;
   void wait_for_host(Call& call);
-  // What the device has read is done with. Throws when there is no memory for what failed: the next call does it.
+  // Ends the loads that the device has read. Throws when there is no memory to drop those that failed: the next call
+  // does it.
   void reap_pending_loads();
 
  private:

@@ -1,8 +1,8 @@
 // Room of a given size, made because a caller asks for it: state goes out of the device, or away.
 //
 // Leaves of the device first, in the policy's order, each cut to what is still to be freed; leaves of lower tiers, by
-// their last use, when nothing is left on the device. What could go is counted first, so that a call that cannot free
-// enough changes nothing; between pieces others may take or let go of some of it.
+// their last use, when nothing is left on the device. The bytes that could go are counted first, so that a call that
+// cannot free enough changes nothing; between pieces others may take or let go of some of it.
 //
 // Errors: kCacheFull, with nothing changed, for more than could be freed. Threads: called with the prefix cache's mutex
 // held, which it lets go of. Units: bytes.

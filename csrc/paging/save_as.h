@@ -1,8 +1,8 @@
 // Everything known, written into another folder.
 //
 // Node by node, root first: what a node has is copied to host memory where it is not, verified, cut to the node's own
-// range and written, with the mutex free. What was copied for this alone goes again. Nodes larger than a quarter of the
-// host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
+// range and written, with the mutex free. Copies made for this alone are dropped again. Nodes larger than a quarter of
+// the host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
 //
 // Errors: kFormat when it cannot all be written. Then the folder has what it had and some of the new state.
 //
@@ -26,7 +26,7 @@
 
 namespace kvtrie {
 
-// What is saved, and through which memory. All outlive the SaveAs.
+// The tree that is saved, and the memory that it passes through. All outlive the SaveAs.
 struct SavedTree {
   const CacheTable& caches;
   Trie& trie;

@@ -171,7 +171,7 @@ void PrefixCacheState::close(Call& call) noexcept {
   exchange->add_last();
 }
 
-// What sessions leave is written before the tree goes; from then on the files stay.
+// State that sessions leave is written before the tree goes; from then on the files stay.
 void PrefixCacheState::take_apart(Call& call) noexcept {
   gate.outside.wait_for_others(gate.mutex);
   while (!sessions.empty()) detach(**sessions.begin());

@@ -1,8 +1,9 @@
-// The frame of a public call, and what ends a session or a cache (paging/gate.h: how calls let others in).
+// The frame of a public call, and the end of a session or a cache (paging/gate.h: how calls let others in).
 //
-// Closing a cache waits for the calls that are outside, which end with kClosed, and then takes it apart. Who cannot
-// wait leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that
-// sends to the store, where a last job of its queue does it if no call is outside. So closing never waits for itself.
+// Closing a cache waits for the calls that are outside, which end with kClosed, and then takes it apart. A caller
+// that cannot wait leaves that to the last call that comes back: a callback, which is inside a call itself, and the
+// thread that sends to the store, where a last job of its queue does it if no call is outside. So closing never waits
+// for itself.
 //
 // Closing a session that another thread is in a call on only marks it; that call's end gives back what the session
 // holds (SessionCall).

@@ -31,7 +31,7 @@ void PrefixCache::save(const std::string& folder) {
   const std::shared_ptr<DiskTier> disk = state_->lower.disk();
   if (disk != nullptr &&
       std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
-    // What a store does not take is no fault of the folder.
+    // State that a store does not take is no fault of the folder.
     if (state_->exchange != nullptr) entry.outside([&] { state_->exchange->drain(); });
     if (state_->flush.run(entry)) return;
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
@@ -67,7 +67,7 @@ void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
   require_tier(*state_, to);
-  // What is on a disk needs no room in host memory.
+  // State on a disk needs no room in host memory.
   const std::uint64_t most =
       state_->lower.disk() != nullptr ? std::numeric_limits<std::uint64_t>::max() : state_->host->cap();
   const auto leaving = [&](Node* node) KVTRIE_REQUIRES(state_->gate.mutex) {

@@ -90,7 +90,7 @@ struct NamespaceUsage {
 class PrefixCache;
 class TokenTexts;
 
-// Who has something that was made for a cache: told before it ends.
+// The owner of something that was made for a cache: told before the cache ends.
 class EndObserver {
  public:
   virtual void forget(const PrefixCache& cache) noexcept = 0;

@@ -1,11 +1,11 @@
-// The owners that a PrefixCache is made of, in the order in which each knows those before it, and what only the facade
-// does with several of them. For this folder and its tests; nothing below knows it.
+// The owners that a PrefixCache is made of, in the order in which each knows the ones before it, and the operations of
+// the facade on several of them. For this folder and its tests; nothing below knows it.
 //
 //   entry.h             how calls begin and end; closing
 //   steps.cpp           the next rows of some sessions
 //   inspect.cpp         stats, the check of every invariant
 //
-// What expects the mutex to be held, through an `Entry`, says so (base/mutex.h).
+// A function that expects the mutex to be held, through an `Entry`, says so (base/mutex.h).
 #pragma once
 
 #include <atomic>
@@ -123,7 +123,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void close(Call& call) noexcept KVTRIE_REQUIRES(gate.mutex);  // of PrefixCache; idempotent
   // At once, or when the call that is on it ends; idempotent.
   void close(Session& session) noexcept KVTRIE_REQUIRES(gate.mutex);
-  // What closing comes to. REQUIRES: closed. Lets go of the mutex.
+  // The steps of closing. REQUIRES: closed. Lets go of the mutex.
   void take_apart(Call& call) noexcept KVTRIE_REQUIRES(gate.mutex);
   void expire(Call& call) KVTRIE_REQUIRES(gate.mutex);  // pins and state whose time is over, in pieces
   void detach(Cursor& cursor) noexcept
@@ -135,7 +135,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
       KVTRIE_REQUIRES(gate.mutex);
   // As deep as the tree and a store allow. Lets go of the mutex.
   ReusePlan advance(Cursor& cursor, std::int32_t limit, Call& call) KVTRIE_REQUIRES(gate.mutex);
-  // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
+  // The path to a node that has come to be wanted (demand.h). Failures are logged: the call is tried again where it
+  // ends.
   void write_behind(Node* node) noexcept KVTRIE_REQUIRES(gate.mutex);
 
   // --- steps.cpp

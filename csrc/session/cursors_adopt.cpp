@@ -132,7 +132,7 @@ std::int32_t Cursors::reachable_back(const Cursor& cursor, std::int32_t length) 
       .target;
 }
 
-// What the sequence holds itself stays its own; else it comes from the path, and states from `kept`.
+// Cells that the sequence holds itself stay its own; others come from the path, and states from `kept`.
 void Cursors::take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, const Node* kept,
                         std::int32_t length) {
   const SequenceId id = cursor.sequences[cache];

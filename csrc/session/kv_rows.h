@@ -1,7 +1,7 @@
 // Copies of K and V of a conversation, for callers.
 //
-// Threads: copies are enqueued with the prefix cache's mutex held, so that they see one state of the session; whoever
-// has the tensors waits for the device. Whatever becomes of the cells comes later in the queue. Units: positions.
+// Threads: copies are enqueued with the prefix cache's mutex held, so that they see one state of the session; the
+// owner of the tensors waits for the device. Later changes of the cells come later in the queue. Units: positions.
 #pragma once
 
 #include <cstdint>

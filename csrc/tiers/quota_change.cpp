@@ -78,7 +78,7 @@ void QuotaChange::require_lower_tiers(const Quotas::Quota& quota, Group group) c
   if (all > caps.disk) refuse_kept("disk_bytes", quota.name, caps.disk, all);
 }
 
-// What a quota asks of the lower tiers now: bytes that have to go.
+// Whether the quota makes bytes leave the lower tiers now.
 bool QuotaChange::shrinks(Group group) const {
   const Quotas& quotas = of_.quotas;
   const TierShare in_memory = quotas.host(group), in_files = quotas.disk(group);

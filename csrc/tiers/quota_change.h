@@ -24,7 +24,7 @@
 
 namespace kvtrie {
 
-// Who counts by namespace, and who makes room. All outlive the QuotaChange.
+// The owners that count by namespace or make room. All outlive the QuotaChange.
 struct QuotaTree {
   const CacheTable& caches;
   Trie& trie;

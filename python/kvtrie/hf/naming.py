@@ -57,7 +57,7 @@ _counted = itertools.count()
 
 
 class Walked(Protocol):
-    """What is asked of the walk through a model (walk.py)."""
+    """The part of the walk through a model (walk.py) that names need."""
 
     def watch(self, holder: Holder, key: object) -> object: ...
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Shared(Protocol):
-    """What conversations of one model have in common: a ``Cache``, as far as its parts ask it."""
+    """The common part of one model's conversations: a ``Cache``, as far as its parts ask it."""
 
     decoder: torch.nn.Module
     device: torch.device

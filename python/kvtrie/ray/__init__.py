@@ -32,7 +32,7 @@ _HOMES = {"generate": "batches", "score": "batches", "row_seed": "prompts"}
 if not TYPE_CHECKING:  # to type checkers, a name that is not there is an error
 
     def __getattr__(name: str) -> object:
-        """What is behind a name, loaded when first used: batches need models, the policies of routing need nothing."""
+        """The object of a name, loaded when first used: batches need models, the policies of routing need nothing."""
         if name == "scale":
             return importlib.import_module(".scale", __name__)
         if name not in _HOMES:

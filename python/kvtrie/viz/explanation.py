@@ -36,7 +36,7 @@ class Reach(Protocol):
 
 
 class Explained(Protocol):
-    """What is drawn of an ``Explanation``. Lengths in tokens."""
+    """The drawn part of an ``Explanation``. Lengths in tokens."""
 
     matched: int
     reusable: int
