@@ -30,10 +30,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   times.settle();
   StepPtr step(new Step());
   step->sessions_.assign(list.begin(), list.end());
-  for (const SessionPtr& session : list) {
-    steps.add_rows(step->open_, session->at_, chunk);
-    if (!caches.states.empty()) step->open_.before.push_back(checkpointer.states_of(session->at_));
-  }
+  for (const SessionPtr& session : list) steps.add_rows(step->open_, session->at_, chunk);
   steps.claim(step->open_);
   step->cache_ = owner;
   for (const SessionPtr& session : list) session->at_.open_step = &step->open_;

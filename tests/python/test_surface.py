@@ -171,7 +171,7 @@ SURFACE = {
     "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
     kv.ops: "matmul matmul_gated pack pack_pair embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu "
     "sigmoid softplus relu_squared clamp ssd add mul softmax concat split attention argmax sample warm_up",
-    kv.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
+    kv.caches.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
     kv.caches.Snapshot: "start end nbytes shared_nbytes tier",
     kv.PrefixCache: "begin batch plan restore page_out evict set_limits set_quota remove_quota usage pin unpin stats "
