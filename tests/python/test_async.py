@@ -427,7 +427,7 @@ async def main():
         await generation
     except kv.errors.ClosedError:
         pass
-generation._model = model
+generation._decoding._model = model
 threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
 assert begun.wait(600)
 """
