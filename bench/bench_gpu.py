@@ -64,6 +64,9 @@ def main() -> int:
     options.add_argument("--only", metavar="PART,...", help=f"these, in this order, of {', '.join(PARTS)}")
     options.add_argument("--seconds", type=float, default=540, help="for all of them together (540)")
     options.add_argument("--json", type=Path, metavar="FILE", help="the figures, a line each (build/gpu/rows.jsonl)")
+    options.add_argument(
+        "--patience", type=float, default=1, metavar="N", help="N times as long for each part, and all"
+    )
     options.add_argument("--part", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     file = (chosen.json or HERE.parent / "build/gpu/rows.jsonl").resolve()
@@ -78,17 +81,17 @@ def main() -> int:
         options.error(f"got part {unknown[0]!r}, allowed {', '.join(PARTS)}")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")
-    return run(names, chosen.seconds, file)
+    return run(names, chosen.seconds * chosen.patience, file, chosen.patience)
 
 
-def run(names: list[str], seconds: float, file: Path) -> int:
+def run(names: list[str], seconds: float, file: Path, patience: float) -> int:
     """The parts, one after the other, in processes of their own; 1 where one of them failed or was left out."""
     end, failed = time.monotonic() + seconds, []
     for name in names:
         left = end - time.monotonic()
         print(f"== {name}", flush=True)
         begun = time.monotonic()
-        said = _child(name, min(left, PARTS[name].limit), file) if left > 2 else "left out, no time"
+        said = _child(name, min(left, patience * PARTS[name].limit), file) if left > 2 else "left out, no time"
         print(f"== {name}: {said} after {time.monotonic() - begun:.0f} s\n", flush=True)
         if said != "done":
             failed.append(name)

@@ -52,8 +52,10 @@ class Generation(BothWays[Item], Answer[Item]):
 
     @property
     def finish_reason(self) -> str | None:
-        """ "stop" (an end token, a stop token or a stop text), "length" (``max_tokens``), "closed"; None:
-        unfinished."""
+        """ "stop" (an end token, a stop token or a stop text), "length" (``max_tokens``), "closed", also
+        where its text was not read to the end; None: unfinished."""
+        if self._of_text and self._decoding.closing and not self._decoding.stopper.ended:
+            return "closed"
         return self._decoding.finish_reason
 
     @property

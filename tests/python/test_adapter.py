@@ -225,6 +225,8 @@ def test_an_adapter_without_its_tensors_or_without_its_base(tmp_path: Path) -> N
 
 
 TARGETS = ["q_proj", "k_proj", "o_proj", "in_proj_qkv", "in_proj_qkvz", "out_proj", "shared_expert_gate", "lm_head"]
+# peft refuses it beside Mamba-2; of LFM2 it is refused here by name, as is any change of Nemotron-H.
+LEFT = dict.fromkeys(("falcon_h1", "lfm2", "lfm2_moe"), ("out_proj",))
 
 
 def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 @pytest.mark.ci  # peft takes seconds to import
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"nemotron_h"}))
 def test_logits_are_those_of_peft(name: str, tmp_path: Path) -> None:
     """Saved by peft beside the base that transformers saved; not merged on peft's side."""
     import peft
@@ -246,7 +248,9 @@ def test_logits_are_those_of_peft(name: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(case.file()))
     linear = [module for module, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
-    mine = [each for each in TARGETS if any(module.endswith(each) for module in linear)]
+    mine = [
+        each for each in TARGETS if any(module.endswith(each) for module in linear) and each not in LEFT.get(name, ())
+    ]
     ranks = {"k_proj": 2} if "k_proj" in mine else {"o_proj": 2}
     lora = peft.LoraConfig(
         r=R, lora_alpha=10, target_modules=mine, use_rslora=True, task_type="CAUSAL_LM", rank_pattern=ranks

@@ -31,9 +31,18 @@ SAID = {
 def rows_of(part: str, folder: Path) -> list[dict[str, Any]]:
     """Runs one part as ./dev gpu does, and what it wrote."""
     file = folder / "rows.jsonl"
-    command = [sys.executable, str(ROOT / "bench/bench_gpu.py"), "--only", part, "--json", str(file)]
+    command = [
+        sys.executable,
+        str(ROOT / "bench/bench_gpu.py"),
+        "--only",
+        part,
+        "--json",
+        str(file),
+        "--patience",
+        "20",
+    ]
     environment = {**os.environ, "KVTRIE_POSE": "gpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return [json.loads(line) for line in file.read_text().splitlines()]
 

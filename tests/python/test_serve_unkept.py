@@ -87,6 +87,7 @@ def test_it_is_nowhere(path: str, stream: bool, places: Places, model: Any) -> N
         assert ask(server, path).status_code == 200  # the same is kept where it may be
         settled(server)
         assert cache.stats()["disk"]["writes"] > 0
+        assert cache.flush()  # what is on its way to files and store is there then
         held, found = cache.stats()["tokens"], (places.files(), len(places.puts))
         assert ask(server, path, cache_prompt=False, stream=stream).status_code == 200
         settled(server)
