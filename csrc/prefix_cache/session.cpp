@@ -94,9 +94,10 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
     fail(ErrorKind::kArgument, "session.prefill",
          "the model did not complete the step before: every layer of every cache must be put once");
   }
-  if (previous != nullptr)
-    state.times.measure_again(previous->open_.timing, static_cast<std::uint32_t>(previous->tokens().size()),
-                              state.gate.now);
+  if (previous != nullptr) {
+    const auto rows = static_cast<std::uint32_t>(previous->tokens().size());
+    state.times.measure_again(previous->open_.timing, rows, state.gate.now);
+  }
   state.times.settle();
   if (at_.computed == at_.recorded()) return nullptr;
   const SessionPtr self = shared_from_this();
