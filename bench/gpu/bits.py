@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
-from gpu.products import _weight
+from gpu.products import random_weight
 from gpu.rows import Rows, is_gpu, open_device
 
 STORED = ("float16", "q8_0", "q4_K", "q4_0")
@@ -39,7 +39,7 @@ def _same(rows: Rows, what: str, one: Any, other: Any) -> bool:
 
 
 def _product(rows: Rows, device: Any, stored: str, inputs: int, out: int, many: int) -> bool:
-    weight = _weight(device, stored, inputs, out)
+    weight = random_weight(device, stored, inputs, out)
     x = np.random.default_rng(5).standard_normal((many, inputs)).astype(np.float32)
 
     def of(count: int) -> Any:

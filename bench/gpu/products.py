@@ -61,9 +61,9 @@ def _torch_copy(rows: Rows, count: int) -> float | None:
 
 
 def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, rate: float) -> None:
-    first = _weight(device, stored, inputs, out)
+    first = random_weight(device, stored, inputs, out)
     count = min(MOST, max(1, APART // first.nbytes)) if is_gpu(device) else 2
-    weights = [first, *(_weight(device, stored, inputs, out) for _ in range(count - 1))]
+    weights = [first, *(random_weight(device, stored, inputs, out) for _ in range(count - 1))]
     random = np.random.default_rng(2)
     for lines in ROWS if is_gpu(device) else (1, 8, 64):
         if lines * out > 1 << 27:
@@ -88,7 +88,7 @@ def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, ra
         )
 
 
-def _weight(device: Any, stored: str, inputs: int, out: int) -> Any:
+def random_weight(device: Any, stored: str, inputs: int, out: int) -> Any:
     """Random blocks, scales of 2^-6, or random numbers."""
     random = np.random.default_rng(inputs)
     if stored == "float16":

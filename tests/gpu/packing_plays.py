@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ptx
-from plays import Case, Play, assert_near, empty, launch, packed_halves
+from plays import Case, Play, assert_near, empty, launch, packed_halves, packed_q8
 from tensor_plays import BLOCKS, Members, weights
 from variants import Variant
 
@@ -74,19 +74,6 @@ def pack_blocks(stored: int) -> Play:
     return play
 
 
-def _q8(w: Any) -> Any:
-    """Integers and scales of w [64][k] in panels (kernels/q8.clh), in float32 as the kernel computes them."""
-    parts = []
-    for block in w.astype(np.float32).reshape(64, -1, 32).transpose(1, 0, 2):
-        d = np.abs(block).max(-1) / np.float32(127)
-        with np.errstate(divide="ignore"):
-            inverse = np.where(d.astype(np.float16) > 0, np.float32(1) / d, np.float32(0))
-        scaled = block * inverse[:, None]
-        numbers = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
-        parts += [d.astype(np.float16).tobytes(), np.ascontiguousarray(numbers.T).tobytes()]
-    return np.frombuffer(b"".join(parts), np.uint8)
-
-
 def pack_q8(program: ptx.Program, seed: int) -> ptx.Report:
     """20 outputs of 40 k, in either order: the rest of the second block is zero, and so is a block without numbers."""
     k = 40
@@ -94,7 +81,7 @@ def pack_q8(program: ptx.Program, seed: int) -> ptx.Report:
     w[3, :32] = 0
     padded = np.zeros((64, 64), np.float16)
     padded[:OUTPUTS, :k] = w
-    wanted = _q8(padded)
+    wanted, _ = packed_q8(padded)
     for transposed, given in ((1, w), (0, np.ascontiguousarray(w.T))):
         memory = ptx.GlobalMemory()
         panels, largest = memory.put(np.zeros(wanted.size, np.uint8)), memory.put(np.zeros(1, np.uint32))

@@ -58,11 +58,14 @@ def packed_halves(w: Any) -> Any:
 
 
 def packed_q8(w: Any) -> tuple[Any, Any]:
-    """Weights [n][k] as blocks of q8_0 (kernels/q8.clh), and the numbers that they stand for."""
+    """Weights [n][k] as blocks of q8_0 (kernels/q8.clh), in float32 as kernels quantise them, and their numbers."""
     n, k = w.shape
-    blocks = w.reshape(n, k // 32, 32)
-    scales = (np.abs(blocks).max(-1) / 127).astype(np.float16)
-    numbers = np.clip(np.round(blocks / scales[..., None].astype(np.float32)), -127, 127).astype(np.int8)
+    blocks = w.astype(np.float32).reshape(n, k // 32, 32)
+    d = np.abs(blocks).max(-1) / np.float32(127)
+    scales = d.astype(np.float16)
+    with np.errstate(divide="ignore"):
+        scaled = blocks * np.where(scales > 0, np.float32(1) / d, np.float32(0))[..., None]
+    numbers = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
     parts = []
     for group in range(0, n, 64):
         for block in range(k // 32):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ptx
-from plays import Case
+from plays import Case, packed_halves
 from variants import Variant
 
 SLICES = 4
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
 
 def _halves(n: int, k: int, random: Any) -> Weights:
     w = (random.standard_normal((n, k)) * 0.05).astype(np.float16)
-    return Weights(np.ascontiguousarray(w.reshape(n // 64, 64, k).transpose(0, 2, 1)), w.astype(np.float64))
+    return Weights(packed_halves(w), w.astype(np.float64))
 
 
 def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
