@@ -78,9 +78,10 @@ void PrefixCacheState::open_store() {
 
 // In the budget of its namespace.
 void PrefixCacheState::count_file(const FoundSnapshot& found) {
-  const std::shared_ptr<ByteBudget> own = namespaces.disk_of(found.header.name_space);
-  if (own == nullptr || !own->reserve(found.file->bytes())) return;
-  found.file->keep(std::make_shared<const BudgetHold>(own, found.file->bytes()));
+  std::shared_ptr<ByteBudget> own = namespaces.disk_of(found.header.name_space);
+  if (own == nullptr) return;
+  auto counted = std::make_shared<BudgetHold>(std::move(own));
+  if (counted->reserve(found.file->bytes())) found.file->keep(std::move(counted));
 }
 
 // Part of the constructor: nobody else has the cache yet.

@@ -62,18 +62,23 @@ class ByteBudget {
   SpareMemory spare_ KVTRIE_GUARDED_BY(mutex_);
 };
 
-// Bytes of a budget for as long as this lives.
+// Bytes of a budget for as long as this lives. Made before they are reserved: with no memory for it, nothing is.
 class BudgetHold {
  public:
-  // REQUIRES: reserved.
-  BudgetHold(std::shared_ptr<ByteBudget> budget, std::uint64_t bytes) : budget_(std::move(budget)), bytes_(bytes) {}
+  explicit BudgetHold(std::shared_ptr<ByteBudget> budget) noexcept : budget_(std::move(budget)) {}
   ~BudgetHold() { budget_->release(bytes_); }
   BudgetHold(const BudgetHold&) = delete;
   BudgetHold& operator=(const BudgetHold&) = delete;
+  // Once, before others have it. False: does not fit, nothing changed.
+  [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept {
+    const bool fits = budget_->reserve(bytes);
+    if (fits) bytes_ = bytes;
+    return fits;
+  }
 
  private:
   const std::shared_ptr<ByteBudget> budget_;
-  const std::uint64_t bytes_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace kvtrie

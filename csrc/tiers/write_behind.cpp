@@ -130,12 +130,12 @@ bool WriteBehind::recut_torn_images(Node* node, const Node* below) {
 // `may_lose`: other snapshots may go for it, but nothing on the path to `below`.
 bool WriteBehind::reserve(Saving& saving, const Node* node, const Node* below, bool may_lose) {
   const std::uint64_t bytes = saving.reserved;
+  std::shared_ptr<BudgetHold> counted;
+  if (std::shared_ptr<ByteBudget> own = namespaces_.disk_of(node->name_space()))
+    counted = std::make_shared<BudgetHold>(std::move(own));
   if (!(may_lose ? lower_.make_disk_room(bytes, below) : lower_.reserve_disk(bytes, node))) return false;
-  std::shared_ptr<ByteBudget> own = namespaces_.disk_of(node->name_space());
-  if (own == nullptr) return true;
-  const std::uint64_t file = lower_.disk()->file_bytes(bytes);
-  const bool fits = own->reserve(file);
-  if (fits) saving.counted = std::make_shared<const BudgetHold>(std::move(own), file);
+  const bool fits = counted == nullptr || counted->reserve(lower_.disk()->file_bytes(bytes));
+  if (fits) saving.counted = std::move(counted);
   if (!fits) lower_.disk()->unreserve(bytes);
   return fits;
 }
@@ -154,6 +154,7 @@ void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t ima
     saving->outcome = Saving::Outcome::kFailed;
     namespaces_.end_writing(saving->header.name_space, image_bytes);
     lower_.disk()->unreserve(saving->reserved);
+    saving->counted = nullptr;
     places_.settle(node);
     throw;
   }
