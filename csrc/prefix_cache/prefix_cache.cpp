@@ -214,7 +214,8 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   return session;
 }
 
-StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t chunk) {
+StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t chunk,
+                           std::span<const std::span<const Token>> drafts) {
   require(chunk > 0, "batch", "chunk: got 0, allowed 1 or more tokens");
   require(!sessions.empty(), "batch", "sessions: got none, allowed at least 1");
   for (std::size_t i = 0; i < sessions.size(); ++i) {
@@ -224,13 +225,15 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
                 sessions.begin() + static_cast<std::ptrdiff_t>(i),
             "batch", "sessions[", i, "] is in the list twice");
   }
+  require(drafts.empty() || drafts.size() == sessions.size(), "batch", "drafts: got ", drafts.size(), ", allowed ",
+          sessions.size(), ", one for each session");
   std::vector<SessionCall> calls;
   calls.reserve(sessions.size());
   for (const SessionPtr& session : sessions) calls.emplace_back(*session);
   StepPtr step;
   {
     Entry entry(*state_);
-    step = state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
+    step = state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry, drafts);
   }
   state_->begin_timing(*step);
   return step;

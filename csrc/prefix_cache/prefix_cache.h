@@ -106,7 +106,9 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
 
   SessionPtr begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options = {});
   // One step for several sessions: each one's next `chunk` of remaining or recorded tokens.
-  StepPtr batch(std::span<const SessionPtr> sessions, std::uint32_t chunk);
+  // `drafts`: none, or for each session tokens that may be right behind all that it has recorded (Session::propose).
+  StepPtr batch(std::span<const SessionPtr> sessions, std::uint32_t chunk,
+                std::span<const std::span<const Token>> drafts = {});
 
   // The keys by which the tree knows a prompt with these `atomic` spans (media.h): what all calls below take as tokens.
   // Without spans a prompt is its own key.

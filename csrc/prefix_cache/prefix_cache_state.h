@@ -141,9 +141,12 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- steps.cpp
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
-                    bool adopt, Call& call) KVTRIE_REQUIRES(gate.mutex);
+                    bool adopt, Call& call, std::span<const std::span<const Token>> drafts = {})
+      KVTRIE_REQUIRES(gate.mutex);
+  void check_drafts(const Cursor& cursor, std::span<const Token> drafts) const KVTRIE_REQUIRES(gate.mutex);
   void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(gate.mutex);  // once it is made
   void complete(Step& step) KVTRIE_REQUIRES(gate.mutex);               // where it was not dropped
+  void accept(Step& step, std::span<const std::uint32_t> counts) KVTRIE_REQUIRES(gate.mutex);  // REQUIRES: undecided
 
   // --- limits.cpp
   bool nothing_under_way() const KVTRIE_REQUIRES(gate.mutex);  // between tiers; no call waits that holds a path

@@ -6,6 +6,7 @@
 #include "prefix_cache/entry.h"
 #include "prefix_cache/step.h"
 #include "tree/media.h"
+#include "trie/continuation.h"
 
 namespace kvtrie {
 namespace {
@@ -131,17 +132,19 @@ bool Session::accept(Token token, std::int32_t length) {
   return true;
 }
 
-StepPtr Session::decode_step(PrefixCacheState& state) {
+StepPtr Session::decode_step(PrefixCacheState& state, std::span<const Token> drafts) {
   Entry entry(state);
   require_usable(at_);
   const SessionPtr self = shared_from_this();
-  return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
+  return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry, std::span(&drafts, 1));
 }
 
-StepPtr Session::decode() {
+StepPtr Session::decode() { return propose({}); }
+
+StepPtr Session::propose(std::span<const Token> tokens) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
-  StepPtr step = decode_step(state);
+  StepPtr step = decode_step(state, tokens);
   state.begin_timing(*step);
   return step;
 }
@@ -195,18 +198,44 @@ std::int32_t Session::recompute() {
   const std::int32_t recorded = at_.recorded();
   require(recorded > 0, "session.recompute", "session: got 0 tokens, allowed 1 or more");
   if (at_.computed < recorded) return recorded - at_.computed;
-  const std::int32_t nearest = state.cursors.reachable_back(at_, at_.atomic.begin_of(recorded - 1));
+  return go_back_recording(state, at_.atomic.begin_of(recorded - 1), recorded);
+}
+
+// To the nearest length at or below `computed`; tokens up to `recorded` are recorded.
+std::int32_t Session::go_back_recording(PrefixCacheState& state, std::int32_t computed, std::int32_t recorded) {
+  const std::int32_t nearest = state.cursors.reachable_back(at_, computed);
   Tokens tail = at_.recorded_keys();
   AtomicSpans atomic = at_.atomic;
   at_.wanted.reserve(at_.wanted.size() + 1);
   go_back(state, at_, nearest);  // the last that may fail
+  tail.resize(static_cast<std::size_t>(recorded));
   tail.erase(tail.begin(), tail.begin() + at_.published());
   tail.shrink_to_fit();
   at_.tail = std::move(tail);
   at_.tail_begin = 0;
+  atomic.truncate(recorded);
   at_.atomic = std::move(atomic);
-  if (state.caches.has_points()) at_.wanted.push_back({recorded - 1, PointKind::kEnd});
+  if (state.caches.has_points() && recorded - nearest > 1) at_.wanted.push_back({recorded - 1, PointKind::kEnd});
   return recorded - at_.computed;
+}
+
+std::int32_t Session::rollback(std::int32_t count) {
+  const SessionCall call(*this);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_usable(at_);
+  const std::int32_t before = at_.recorded(), recorded = before - count;
+  require(count >= 0 && recorded >= 0, "session.rollback", "count: got ", count, ", allowed 0 to ", before);
+  require(!at_.atomic.inside(recorded), "session.rollback", "count: got ", count,
+          ", which ends inside a span that goes as one");
+  return go_back_recording(state, recorded, recorded);
+}
+
+Tokens Session::continuation(std::size_t most) const {
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_usable(at_);
+  return kvtrie::continuation(state.trie, at_.node, at_.unpublished(), at_.use ? most : 0);
 }
 
 std::int32_t Session::checkpoint() {

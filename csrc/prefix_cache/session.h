@@ -61,6 +61,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // recorded. So logits choose one token, however often a caller that was interrupted tries again.
   bool accept(Token token, std::int32_t length);
   StepPtr decode();  // one step over everything recorded and not yet computed
+  // The same with `tokens` behind it that may be right: its logits, of all rows, say how many are (Step::accept).
+  // Throws kArgument for media, and for more tokens than a session can have.
+  StepPtr propose(std::span<const Token> tokens);
 
   std::shared_ptr<Session> branch();  // a second session at the same place; no K/V byte moves
   // Forgets tokens from `length` on; throws kNotRestorable where a cache cannot go back there (`nearest()` says how far
@@ -70,6 +73,13 @@ class Session : public std::enable_shared_from_this<Session> {
   // Where nothing remains to be computed: the last token does again, for logits that were lost, with those before it
   // back to the nearest length at which every cache has its state. Returns how many tokens remain.
   std::int32_t recompute();
+  // Forgets the last `count` tokens, computed or not, wherever caches can go back to: where they lack the state there,
+  // tokens back to the nearest length at which they have it are to be computed once more. Returns how many remain.
+  // Throws kArgument for more tokens than there are, and inside a span that goes as one.
+  std::int32_t rollback(std::int32_t count);
+  // At most `most` tokens that others of the namespace, or this session before it went back, went on with behind all
+  // that is recorded (trie/continuation.h). Nothing changes, and an open step stays open.
+  Tokens continuation(std::size_t most) const;
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
   // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither
@@ -94,7 +104,8 @@ class Session : public std::enable_shared_from_this<Session> {
   friend struct PrefixCacheState;
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
   StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
-  StepPtr decode_step(PrefixCacheState& state);
+  StepPtr decode_step(PrefixCacheState& state, std::span<const Token> drafts);
+  std::int32_t go_back_recording(PrefixCacheState& state, std::int32_t computed, std::int32_t recorded);
 
   // Guarded by the cache's mutex.
   std::shared_ptr<PrefixCache> cache_;

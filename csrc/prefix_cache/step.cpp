@@ -60,15 +60,36 @@ std::vector<std::vector<HeldState>> Step::states_before() const {
 }
 
 void Step::finish_if_complete() {
-  const auto complete = [](const auto& each) { return each->complete(); };
-  if (open_.complete || !std::all_of(open_.forwards.begin(), open_.forwards.end(), complete)) return;
-  {
+  if (open_.complete || !open_.written()) return;
+  if (!open_.any_drafted()) {
     Entry entry(cache_->state());
     cache_->state().complete(*this);
   }
   require_kept();
   for (const auto& cache : cache_->caches())
     if (const cl::DevicePtr device = cache->store().device()) return device->flush();  // one device has them all
+}
+
+std::vector<std::uint32_t> Step::drafted() const {
+  std::vector<std::uint32_t> counts;
+  for (std::size_t s = 0; s < sessions_.size(); ++s) counts.push_back(open_.drafted(s));
+  return counts;
+}
+
+void Step::accept(std::span<const std::uint32_t> counts) {
+  require(counts.size() == sessions_.size(), "step.accept", "counts: got ", counts.size(), ", allowed ",
+          sessions_.size(), ", one for each session");
+  for (std::size_t s = 0; s < counts.size(); ++s)
+    require(counts[s] <= open_.drafted(s), "step.accept", "counts[", s, "]: got ", counts[s], ", allowed 0 to ",
+            open_.drafted(s));
+  std::vector<SessionCall> calls;
+  calls.reserve(sessions_.size());
+  for (const SessionPtr& session : sessions_) calls.emplace_back(*session);
+  Entry entry(cache_->state());
+  require_kept();
+  require(undecided(), "step.accept", "step: got one that is ", complete() ? "complete" : "not computed",
+          ", allowed one with drafts whose layers were all put");
+  cache_->state().accept(*this, counts);
 }
 
 namespace {

@@ -6,12 +6,17 @@
 // advance and what they computed is published. A step that is dropped before that leaves no trace. Layers without state
 // call nothing.
 //
+// A step with drafts (Session::propose) is *undecided* once every layer was written: its logits say which drafts are
+// right, and `accept` completes it with those alone. Until then it is open: whatever else its sessions are asked for
+// drops it.
+//
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache/causal_cache.h"
@@ -32,7 +37,9 @@ class Step {
   }  // [rows], indices into sessions()
   const std::vector<SessionPtr>& sessions() const noexcept { return sessions_; }
   const std::shared_ptr<PrefixCache>& cache() const noexcept { return cache_; }
-  std::vector<std::int32_t> last_rows() const;  // [sessions]: the row whose logits continue each session
+  // [sessions]: the row whose logits continue each session; with drafts the one behind the last of them.
+  std::vector<std::int32_t> last_rows() const;
+  std::vector<std::uint32_t> drafted() const;  // [sessions]: how many of its last rows are drafts
 
   // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], q [rows, heads, k_dim] float32 -> [rows, heads, v_dim]
   // float32.
@@ -65,6 +72,11 @@ class Step {
   // which is complete once that says so.
   void write_states(std::int32_t layer, const std::function<void(PointCache&, LayerForward&)>& write);
 
+  // So many drafts of each session are recorded and computed now, the others were never there. Throws kClosed once
+  // dropped, kArgument where nothing is undecided, and for more than were drafted.
+  void accept(std::span<const std::uint32_t> counts);
+
+  bool undecided() const noexcept { return !complete() && !dropped() && open_.written() && open_.any_drafted(); }
   bool complete() const noexcept { return open_.complete; }
   bool dropped() const noexcept { return open_.dropped; }
 

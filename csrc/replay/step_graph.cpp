@@ -88,7 +88,8 @@ Tensor StepGraphs::replay(Step& step) {
 
 std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
   require(step != nullptr && step->cache() != nullptr, kStepGraph, "step: got none, allowed one of a session");
-  if (step->complete() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows) return nullptr;
+  if (step->complete() || step->undecided() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows)
+    return nullptr;
   if (ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());
   if (device == nullptr || !ops::can_record(*device)) return nullptr;
@@ -182,7 +183,7 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
 }
 
 std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits) {
-  reason_ = step_->complete() ? "" : "the step is not complete";
+  reason_ = step_->complete() || step_->undecided() ? "" : "the step is not complete";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::RecordedTables> tables;
   for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());

@@ -1,6 +1,8 @@
 #include "session/open_step.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 
 namespace kvtrie {
 
@@ -9,11 +11,33 @@ std::int32_t OpenStep::end_of(const Cursor& cursor) const {
   return end(static_cast<std::size_t>(own - cursors.begin()));
 }
 
+bool OpenStep::any_drafted() const noexcept {
+  return std::any_of(drafts.begin(), drafts.end(), [](const Tokens& each) { return !each.empty(); });
+}
+
+bool OpenStep::written() const noexcept {
+  return std::all_of(forwards.begin(), forwards.end(), [](const auto& each) { return each->complete(); });
+}
+
+std::vector<std::int32_t> OpenStep::undecided(std::size_t index) const {
+  std::vector<std::int32_t> lengths(drafted(index));
+  std::iota(lengths.begin(), lengths.end(), end(index) - static_cast<std::int32_t>(lengths.size()));
+  return lengths;
+}
+
+std::size_t OpenStep::number_inside(std::size_t index, std::int32_t length) const {
+  const auto& lengths = inside[index];
+  return static_cast<std::size_t>(std::lower_bound(lengths.begin(), lengths.end(), length) - lengths.begin());
+}
+
 std::vector<std::int32_t> OpenStep::boundaries_inside(std::size_t index, PointKind least) const {
-  std::vector<std::int32_t> inside;
+  std::vector<std::int32_t> wanted;
   for (const WantedPoint& each : captures[index]) {
-    if (each.offset < end(index) && each.kind >= least) inside.push_back(each.offset);
+    if (each.offset < end(index) && each.kind >= least) wanted.push_back(each.offset);
   }
+  const std::vector<std::int32_t> own = undecided(index);
+  std::vector<std::int32_t> inside;
+  std::set_union(wanted.begin(), wanted.end(), own.begin(), own.end(), std::back_inserter(inside));
   return inside;
 }
 

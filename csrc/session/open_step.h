@@ -1,6 +1,14 @@
 // The next rows of some conversations, and what they claimed in every cache: the inside of a Step (step.h), which Steps
 // makes, completes and drops.
 //
+// Drafted rows. Behind the last recorded token of a cursor a step may have rows of tokens that are only proposed.
+// States come out at each length at which the conversation may stand afterwards, and until somebody decides how many
+// drafts are right, the step stays open: its caches are at its end, its cursors where they were.
+//
+//     computed | recorded, not computed | drafted |
+//              |------- rows of the step ---------|
+//                                       ^ ^ ^ ^ ^      where it may stand: with 0 to all of the drafts
+//
 // Threads: `complete` and `dropped` are written with the prefix cache's mutex held, the rest before anybody else sees
 // it. Units: rows are tokens.
 #pragma once
@@ -17,14 +25,19 @@ namespace kvtrie {
 
 struct OpenStep {
   std::vector<Cursor*> cursors;                    // each outlives it
-  std::vector<std::uint32_t> counts;               // rows of each cursor
+  std::vector<std::uint32_t> counts;               // rows of each cursor, drafted ones included
+  std::vector<Tokens> drafts;                      // of each cursor: its last rows; none where nothing is drafted
   Tokens tokens;                                   // [rows]
   std::vector<std::int32_t> positions, sequences;  // [rows]; sequences: indices into `cursors`
   std::vector<LayerForwardPtr> forwards;           // one per cache, those of attention first
   std::size_t attention = 0;                       // how many those are
   std::vector<std::vector<WantedPoint>> captures;  // of each cursor: inside the step, or at its end
   std::vector<std::vector<HeldState>> before;      // of each cursor: its states when the step began; none without any
-  StepTiming timing;                               // set once the call that made it is over
+  std::vector<std::vector<std::int32_t>> inside;   // of each cursor: lengths at which states come out; once claimed
+  std::vector<std::uint32_t> wrong;                // of each cursor: its last drafts; none until they are decided about
+  // Of each cursor whose drafts are being decided about, and each cache of states: what came out at its boundaries.
+  std::vector<std::vector<std::vector<HeldState>>> captured;
+  StepTiming timing;  // set once the call that made it is over
   std::atomic<bool> complete{false}, dropped{false};
 
   Cursor& cursor(std::size_t index) const noexcept { return *cursors[index]; }
@@ -36,7 +49,16 @@ struct OpenStep {
     return cursors[index]->computed + static_cast<std::int32_t>(counts[index]);
   }
   std::int32_t end_of(const Cursor& cursor) const;  // REQUIRES: it is of the step
-  // Lengths at which states come out inside the step, for captures of kinds from `least` on.
+  std::uint32_t drafted(std::size_t index) const noexcept {
+    return drafts.empty() ? 0 : static_cast<std::uint32_t>(drafts[index].size());
+  }
+  bool any_drafted() const noexcept;
+  std::uint32_t kept(std::size_t index) const noexcept { return counts[index] - (wrong.empty() ? 0 : wrong[index]); }
+  bool written() const noexcept;  // every layer of every cache
+  // Lengths inside the step at which the cursor may stand once its drafts are decided about: ascending.
+  std::vector<std::int32_t> undecided(std::size_t index) const;
+  std::size_t number_inside(std::size_t index, std::int32_t length) const;  // REQUIRES: it is in `inside`
+  // Lengths at which states come out inside the step: those, and captures of kinds from `least` on. Ascending.
   std::vector<std::int32_t> boundaries_inside(std::size_t index, PointKind least) const;
 };
 

@@ -12,7 +12,7 @@ namespace kvtrie {
 
 // ---- made ---------------------------------------------------------------------------------------------------------
 
-void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const {
+void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk, std::span<const Token> drafts) const {
   const auto index = static_cast<std::int32_t>(step.counts.size());
   const std::int32_t left = cursor.recorded() - cursor.computed;
   require(left > 0, "step", "session ", index, " has nothing left to compute: append a token first");
@@ -30,12 +30,18 @@ void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const 
     const Tokens tokens = tokens_of(keys);
     step.tokens.insert(step.tokens.end(), tokens.begin(), tokens.end());
   }
-  step.positions.resize(step.positions.size() + count);
-  std::iota(step.positions.end() - static_cast<std::ptrdiff_t>(count), step.positions.end(), cursor.computed);
-  step.sequences.insert(step.sequences.end(), count, index);
+  require(drafts.empty() || end == cursor.recorded(), "step", "chunk: got ", chunk, " for session ", index,
+          ", whose drafts stand behind ", left, " tokens that remain, allowed ", left, " or more");
+  step.tokens.insert(step.tokens.end(), drafts.begin(), drafts.end());
+  const auto rows = count + static_cast<std::uint32_t>(drafts.size());
+  step.positions.resize(step.positions.size() + rows);
+  std::iota(step.positions.end() - static_cast<std::ptrdiff_t>(rows), step.positions.end(), cursor.computed);
+  step.sequences.insert(step.sequences.end(), rows, index);
   step.cursors.push_back(&cursor);
-  step.counts.push_back(count);
-  if (caches_.has_points()) step.captures.push_back(checkpointer_.wanted_between(cursor, end));
+  step.counts.push_back(rows);
+  step.drafts.emplace_back(drafts.begin(), drafts.end());
+  if (caches_.has_points())
+    step.captures.push_back(checkpointer_.wanted_between(cursor, cursor.computed + static_cast<std::int32_t>(rows)));
   if (!caches_.states.empty()) step.before.push_back(checkpointer_.states_of(cursor));
 }
 
@@ -69,7 +75,7 @@ std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const
 void Steps::add_needs(const OpenStep& step, std::size_t session, Needs& needs) const {
   const Cursor& cursor = step.cursor(session);
   for (std::size_t i = 0; i < caches_.all.size(); ++i)
-    needs[i] += caches_.all[i]->units_for(cursor.sequences[i], step.end(session), {});
+    needs[i] += caches_.all[i]->units_for(cursor.sequences[i], step.end(session), step.undecided(session));
 }
 
 std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
@@ -131,7 +137,7 @@ LayerForwardPtr Steps::begin(const OpenStep& step, std::size_t cache) const {
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     const Cursor& cursor = step.cursor(s);
     ForwardRows& each = rows.emplace_back(ForwardRows{cursor.sequences[cache], step.counts[s], {}, cursor.computed});
-    if (cache >= step.attention) each.boundaries = step.boundaries_inside(s, PointKind::kNone);
+    if (cache >= step.attention) each.boundaries = step.inside[s];
   }
   return caches_.all[cache]->begin(rows);
 }
@@ -141,6 +147,8 @@ void Steps::claim(OpenStep& step) {
   device_budget_.make_room(claims);
   if (!caches_.states.empty()) find_slots_for_captures(step, claims);
   step.attention = caches_.attention.size();
+  step.inside.resize(caches_.states.empty() ? 0 : step.cursors.size());
+  for (std::size_t s = 0; s < step.inside.size(); ++s) step.inside[s] = step.boundaries_inside(s, PointKind::kNone);
   step.forwards.reserve(caches_.all.size());
   for (std::size_t i = 0; i < caches_.all.size(); ++i) step.forwards.push_back(begin(step, i));
 }
@@ -168,6 +176,7 @@ void Steps::drop(OpenStep& step) noexcept {
   step.dropped = true;
   for (std::size_t i = 0; i < step.forwards.size(); ++i) drop(step, i);
   step.before.clear();
+  step.captured.clear();
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     if (step.cursor(s).open_step == &step) step.cursor(s).open_step = nullptr;
   }
@@ -180,21 +189,26 @@ void Steps::drop_open(Cursor& cursor) noexcept {
 
 // ---- completed ----------------------------------------------------------------------------------------------------
 
+std::vector<std::vector<HeldState>> Steps::take_captured(OpenStep& step, std::size_t index) const {
+  std::vector<std::vector<HeldState>> captured;
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) captured.push_back(step.of_states(i).take_captured(index));
+  return captured;
+}
+
 // The states that came out of the step at the offsets it was asked for, and at its end.
 void Steps::make_points(OpenStep& step, std::size_t index) {
   Cursor& cursor = step.cursor(index);
-  std::vector<std::vector<HeldState>> captured;
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) captured.push_back(step.of_states(i).take_captured(index));
-  std::size_t inside = 0;
+  std::vector<std::vector<HeldState>> captured =
+      step.captured.empty() ? take_captured(step, index) : std::move(step.captured[index]);
   for (const WantedPoint& wanted : step.captures[index]) {
+    if (wanted.offset > cursor.computed) break;  // of drafts that were wrong
     if (wanted.offset == cursor.computed) {
       checkpointer_.make_end_point(cursor, wanted.kind);
       continue;
     }
     std::vector<HeldState> held;
     held.reserve(captured.size());
-    for (auto& each : captured) held.push_back(std::move(each[inside]));
-    ++inside;
+    for (auto& each : captured) held.push_back(std::move(each[step.number_inside(index, wanted.offset)]));
     checkpointer_.make_point(cursor, wanted.offset, wanted.kind, std::move(held));
   }
   std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
@@ -212,7 +226,7 @@ void Steps::share_result(OpenStep& step, std::size_t index) {
 // The cursor stands where it stood, and computes these rows again.
 void Steps::take_back(OpenStep& step, std::size_t index) noexcept {
   Cursor& cursor = step.cursor(index);
-  cursor.computed -= static_cast<std::int32_t>(step.counts[index]);
+  cursor.computed -= static_cast<std::int32_t>(step.kept(index));
   for (std::size_t i = 0; i < caches_.all.size(); ++i) go_back(step, index, i);
 }
 
@@ -222,11 +236,11 @@ void Steps::take_back(OpenStep& step, std::size_t index) noexcept {
 void Steps::complete(OpenStep& step) {
   step.complete = true;
   ++totals_.steps;
-  totals_.computed_tokens += step.tokens.size();
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     Cursor& cursor = step.cursor(s);
     cursor.open_step = nullptr;
-    cursor.computed += static_cast<std::int32_t>(step.counts[s]);
+    cursor.computed += static_cast<std::int32_t>(step.kept(s));
+    totals_.computed_tokens += step.kept(s);
     try {
       share_result(step, s);
     } catch (const std::bad_alloc&) {
@@ -234,6 +248,51 @@ void Steps::complete(OpenStep& step) {
     }
   }
   step.before.clear();
+  step.captured.clear();
+}
+
+// ---- drafts ---------------------------------------------------------------------------------------------------------
+
+// Every cache of the cursor is at the step's end: they go back to `length`, where they have `states`.
+void Steps::stand_at(OpenStep& step, std::size_t index, std::int32_t length, std::vector<HeldState> states) noexcept {
+  const Cursor& cursor = step.cursor(index);
+  for (std::size_t i = 0; i < step.attention; ++i) caches_.attention[i]->truncate(cursor.sequences[i], length);
+  for (std::size_t i = 0; i < states.size(); ++i)
+    caches_.states[i]->resume(caches_.states_among(cursor.sequences)[i], length, std::move(states[i]));
+}
+
+// What may fail for lack of memory comes first.
+void Steps::accept(OpenStep& step, std::span<const std::uint32_t> counts) {
+  if (step.captured.empty()) {
+    std::vector<std::vector<std::vector<HeldState>>> captured(step.cursors.size());
+    for (auto& each : captured) each.resize(caches_.states.size());
+    step.captured = std::move(captured);
+  }
+  for (std::size_t s = 0; s < step.captured.size(); ++s) {  // one that failed goes on with what it has
+    for (std::size_t i = 0; i < caches_.states.size(); ++i)
+      if (step.captured[s][i].empty()) step.captured[s][i] = step.of_states(i).take_captured(s);
+  }
+  std::vector<std::vector<HeldState>> states(step.cursors.size());
+  std::vector<std::uint32_t> wrong(step.cursors.size());
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    wrong[s] = step.drafted(s) - counts[s];
+    Tokens& tail = step.cursor(s).tail;
+    const std::size_t needed = tail.size() + counts[s];
+    if (needed > tail.capacity()) tail.reserve(std::max(needed, 2 * tail.capacity()));
+    if (wrong[s] == 0) continue;
+    const std::int32_t length = step.end(s) - static_cast<std::int32_t>(wrong[s]);
+    for (const auto& each : step.captured[s]) states[s].push_back(each[step.number_inside(s, length)].share());
+  }
+  step.wrong = std::move(wrong);
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    Cursor& cursor = step.cursor(s);
+    const std::int32_t length = step.end(s) - static_cast<std::int32_t>(step.wrong[s]);
+    if (step.wrong[s] > 0) stand_at(step, s, length, std::move(states[s]));
+    cursor.tail.insert(cursor.tail.end(), step.drafts[s].begin(), step.drafts[s].begin() + counts[s]);
+    totals_.proposed_tokens += step.drafted(s);
+    totals_.accepted_tokens += counts[s];
+  }
+  complete(step);
 }
 
 }  // namespace kvtrie

@@ -10,6 +10,11 @@
 // Captures inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units
 // that can be had, and the least wanted ones are left out.
 //
+// A step with drafted rows (open_step.h) is not complete when its layers are written: it waits for `accept`, which
+// cuts every cache to what was right and completes the step as if it had had only those rows; or it is dropped. Either
+// way nothing is left of a draft that was wrong: no cell, no state, no restore point, no node. The states at which it
+// may have to stand are needed, not wanted.
+//
 // Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
 // O(captures squared) where captures do not fit.
 // Errors: kArgument for a cursor that has nothing to compute, kCacheFull. Threads: guarded by the prefix cache's mutex;
@@ -43,10 +48,14 @@ class Steps {
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
 
-  // The next rows of one more cursor, at most `chunk` of them where that does not cut an atomic span.
-  void add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk) const;
-  void claim(OpenStep& step);          // for all its rows
-  void complete(OpenStep& step);       // REQUIRES: every layer is written; not dropped
+  // The next rows of one more cursor, at most `chunk` of them where that does not cut an atomic span; `drafts` behind
+  // them, for which all that is recorded has to fit (kArgument).
+  void add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk, std::span<const Token> drafts = {}) const;
+  void claim(OpenStep& step);     // for all its rows
+  void complete(OpenStep& step);  // REQUIRES: written; not dropped, and no drafts that are undecided
+  // So many drafts of each cursor are right and recorded now, and the step is complete. REQUIRES: written; neither
+  // dropped nor complete; one number for each cursor, at most as many as it drafted. No memory: nothing has changed.
+  void accept(OpenStep& step, std::span<const std::uint32_t> counts);
   void drop(OpenStep& step) noexcept;  // idempotent
   void drop_open(Cursor& cursor) noexcept;
 
@@ -68,6 +77,8 @@ class Steps {
   std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;
   LayerForwardPtr begin(const OpenStep& step, std::size_t cache) const;
   void drop(OpenStep& step, std::size_t cache) noexcept;
+  std::vector<std::vector<HeldState>> take_captured(OpenStep& step, std::size_t index) const;
+  void stand_at(OpenStep& step, std::size_t index, std::int32_t length, std::vector<HeldState> states) noexcept;
   void make_points(OpenStep& step, std::size_t index);
   void share_result(OpenStep& step, std::size_t index);
   void go_back(OpenStep& step, std::size_t index, std::size_t cache) noexcept;

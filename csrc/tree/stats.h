@@ -47,6 +47,7 @@ struct PrefixCacheStats {
   // Totals since creation.
   std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;
   std::uint64_t steps = 0, dropped_steps = 0, branches = 0, rewinds = 0;
+  std::uint64_t proposed_tokens = 0, accepted_tokens = 0;  // drafts that were decided about, and those that were right
   std::uint64_t page_outs = 0, page_out_bytes = 0, page_ins = 0, page_in_bytes = 0;
   std::uint64_t evicted_tokens = 0, expired_tokens = 0, expired_pins = 0, checksum_failures = 0;
   std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;

@@ -146,7 +146,19 @@ py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py:
   return keeping(without_gil([&] { return self->begin(name, prompt.span(), options); }), self);
 }
 
-py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk) {
+// Of each session; views into `arguments`, which reads them.
+std::vector<std::span<const Token>> to_drafts(const py::object& drafts, std::vector<TokenArgument>& arguments) {
+  std::vector<std::span<const Token>> spans;
+  if (drafts.is_none()) return spans;
+  constexpr const char* kAllowed = "a list of lists of token ids, or None";
+  for (const py::object& each : to_items(drafts, "batch", "drafts", kAllowed))
+    arguments.emplace_back(each, "batch", /*or_one=*/false, /*media=*/false);
+  for (const TokenArgument& each : arguments) spans.push_back(each.span());
+  return spans;
+}
+
+py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk,
+                 const py::object& drafts) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
@@ -156,7 +168,9 @@ py::object batch(const PrefixCachePtr& self, const py::object& sessions, const p
     list.push_back(session.cast<SessionPtr>());
   }
   const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
-  return keeping(without_gil([&] { return self->batch(list, rows); }), self);
+  std::vector<TokenArgument> arguments;
+  const std::vector<std::span<const Token>> each_drafts = to_drafts(drafts, arguments);
+  return keeping(without_gil([&] { return self->batch(list, rows, each_drafts); }), self);
 }
 
 // The common part of page_out and evict: `tokens` or `nbytes`, one of the two.
@@ -272,8 +286,11 @@ shares nothing that this session computes. ``atomic``: spans (begin, end) that a
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
 span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
-  c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
-        "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
+  c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512, py::arg("drafts") = py::none(),
+        R"(One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.
+
+``drafts``: for each session a list of token ids, some or all empty, as of ``Session.propose``; all that a session with drafts
+has recorded must fit into ``chunk``.)");
   c.def(
       "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
       py::arg("atomic") = py::none(),
@@ -357,7 +374,8 @@ Now: ``nodes``, ``tokens``, ``device_tokens``, ``host_tokens``, ``disk_tokens``,
 ``seconds_per_byte``, ``caches``, ``recurrent``, ``disk``, ``store``.
 
 Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_tokens``, ``adopted_tokens``,
-``recomputed_instead`` (tokens left in lower tiers, as computing them is measured to be faster), ``steps``, ``dropped_steps``,
+``recomputed_instead`` (tokens left in lower tiers, as computing them is measured to be faster), ``steps``, ``dropped_steps``, ``proposed_tokens`` and
+``accepted_tokens`` (drafts that were checked, and those that were right),
 ``branches``, ``rewinds``, ``page_outs``, ``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``,
 ``expired_tokens``, ``expired_pins``, ``captures`` (restore points made), ``skipped_captures`` (wanted, but there was no free
 slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyless_sessions`` (closed, in a namespace without a key).

@@ -111,6 +111,8 @@ py::dict stats_to_python(const PrefixCache& self) {
       {"adopted_tokens", now.adopted_tokens},
       {"steps", now.steps},
       {"dropped_steps", now.dropped_steps},
+      {"proposed_tokens", now.proposed_tokens},
+      {"accepted_tokens", now.accepted_tokens},
       {"branches", now.branches},
       {"rewinds", now.rewinds},
       {"page_outs", now.page_outs},

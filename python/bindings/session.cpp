@@ -236,9 +236,13 @@ the cache has none. For models that update states themselves; see ``boundaries``
       "put_states", &put_states, py::arg("layer"), py::arg("conv"), py::arg("delta"),
       "States of one layer, session after session: one entry for each of its ``boundaries``, then the one at its end.");
   c.def("__repr__", [](const Step& self) {
-    const char* state = self.complete() ? "complete" : self.dropped() ? "dropped" : "open";
+    const char* state = self.complete()    ? "complete"
+                        : self.dropped()   ? "dropped"
+                        : self.undecided() ? "undecided"
+                                           : "open";
     return cat("<kvtrie.Step ", self.tokens().size(), " rows, ", self.sessions().size(), " sessions, ", state, ">");
   });
+  add_step_accept(c);
   refuse_pickling(c, "keeping it in the process: it is part of a live forward pass");
 }
 
@@ -313,6 +317,18 @@ step does not fit.)");
   c.def(
       "decode", [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
       "One step over everything recorded and not yet computed.");
+  c.def(
+      "propose",
+      [](const SessionPtr& self, const py::object& tokens) {
+        const TokenArgument drafts(tokens, "propose", /*or_one=*/false, /*media=*/false);
+        return keeping(without_gil([&] { return self->propose(drafts.span()); }), self);
+      },
+      py::arg("tokens"), R"(The step of ``decode`` with ``tokens`` behind it that may be right: drafts.
+
+The model computes it with the logits of all rows, which say how many drafts are what it would have chosen; then
+``Step.accept`` takes those, and of the others nothing is left. Until then nothing counts as computed, and whatever else
+the session is asked for drops the step. Without tokens it is ``decode``. Raises ``CacheFullError`` where the rows, and in recurrent
+caches a state for each, do not fit; ``ArgumentError`` for ids below 0.)");
 }
 
 // The new one keeps the cache, not the session that it came from.
@@ -351,6 +367,29 @@ happens with windows and recurrent layers, and for more tokens than are recorded
 
 Where a cache has no state just before it, so have those back to the nearest length at which every cache has. Returns
 how many tokens remain; nothing changes where some do. Raises ``ArgumentError`` for a session of no tokens.)");
+  c.def(
+      "continuation",
+      [](const Session& self, const py::object& most) {
+        const auto count = static_cast<std::size_t>(to_int32(most, "continuation", "most"));
+        return int32_array(without_gil([&] { return self.continuation(count); }));
+      },
+      py::arg("most"),
+      R"(What the cache knows behind all that is recorded, int32 [at most ``most``]: drafts for ``propose``.
+
+Others of the same namespace went on with it, or this session before a ``rewind``; of several the one used last. Empty where the
+tokens are not known to their end. Changes nothing.)");
+  c.def(
+      "rollback",
+      [](Session& self, const py::object& count) {
+        const std::int32_t last = to_int32(count, "rollback", "count");
+        return without_gil([&] { return self.rollback(last); });
+      },
+      py::arg("count"),
+      R"(Drops the last ``count`` tokens, computed or not, in every kind of cache; returns how many then remain to be computed.
+
+Where a cache has no state just there (recurrent layers, what left a window), tokens back to the nearest length at which every
+cache has are computed once more; ``rewind`` refuses that. Raises ``ArgumentError`` for more tokens than there are, and
+inside a span that goes as one.)");
   c.def(
       "checkpoint", [](Session& self) { return without_gil([&] { return self.checkpoint(); }); },
       "Marks the present length, so that it can be resumed and is evicted last; returns it.");

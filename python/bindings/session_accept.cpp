@@ -11,6 +11,12 @@
 namespace kvtrie::binding {
 namespace {
 
+std::vector<std::uint32_t> to_counts(const py::object& counts) {
+  if (py::isinstance<py::int_>(counts)) return {static_cast<std::uint32_t>(to_int32(counts, "step.accept", "counts"))};
+  const std::vector<std::int32_t> each = IntegerArgument(counts, "step.accept", "counts").vector();
+  return {each.begin(), each.end()};
+}
+
 // Appends each of `notes`, (list, item), to its list; all go again unless `keep` is called.
 class Notes {
  public:
@@ -59,7 +65,33 @@ bool accept(Session& self, const py::object& token, const py::object& length, co
   return true;
 }
 
+void accept_drafts(Step& self, const py::object& counts, const py::object& notes) {
+  const std::vector<std::uint32_t> right = to_counts(counts);
+  Notes kept(notes);
+  kept.append();
+  without_gil([&] { self.accept(right); });
+  kept.keep();
+}
+
 }  // namespace
+
+void add_step_accept(py::class_<Step, StepPtr>& c) {
+  c.def_property_readonly(
+      "drafted",
+      [](const Step& self) {
+        const std::vector<std::uint32_t> counts = self.drafted();
+        return int32_array({counts.begin(), counts.end()});
+      },
+      "int32 [sessions]: how many of the last rows of each session are tokens that were only proposed.");
+  c.def_property_readonly("undecided", &Step::undecided,
+                          "Whether every layer was put, and ``accept`` has to say which drafts are right.");
+  c.def("accept", &accept_drafts, py::arg("counts"), py::arg("notes") = py::tuple(),
+        R"(Takes so many drafts of each session, the first ones, and completes the step as if it had had no others.
+
+``counts``: one for each of ``sessions``, or an int for the only one. What is taken is recorded and computed; of the rest
+nothing is left in any cache. ``notes``: pairs (list, item), as of ``Session.accept``, in the same call. Raises
+``ArgumentError`` for more than were drafted, and where nothing is ``undecided``; ``ClosedError`` once dropped.)");
+}
 
 void add_accept(py::class_<Session, SessionPtr>& c) {
   c.def("accept", &accept, py::arg("token"), py::arg("length"), py::arg("notes") = py::tuple(),

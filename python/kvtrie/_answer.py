@@ -68,6 +68,18 @@ class Answer(AsyncClosing, Generic[Item]):
         return self._decoding.stopper.for_text().text_of(told.tokens, ended)
 
     @property
+    def proposed(self) -> int:
+        """Tokens that were drafted and checked; 0 without ``draft``."""
+        drafting = self._decoding.drafting
+        return 0 if drafting is None else drafting.proposed
+
+    @property
+    def accepted(self) -> int:
+        """Those of ``proposed`` that were right."""
+        drafting = self._decoding.drafting
+        return 0 if drafting is None else drafting.accepted
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return self._decoding.prompt_tokens

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from ._core import PrefixCache as _Cache
 from ._decoding import Progress
+from .draft import Draft
 from .errors import ArgumentTypeError
 from .sampling import LogitsProcessor, Sampling
 from .stopping import Stop
@@ -34,8 +35,9 @@ class SamplingOptions(TypedDict, total=False):
 class TextOptions(SamplingOptions, total=False):
     """What ``model.chat`` and ``model.complete`` take by keyword: the parameters of the choice, and these.
 
-    ``max_tokens``: 256 unless given. ``stop``, ``ignore_eos``, ``chunk`` (512), ``progress``: those of ``kv.generate``;
-    a stop text is not part of the answer. ``cache``: the model's own unless given; ``namespace``: "default".
+    ``max_tokens``: 256 unless given. ``stop``, ``ignore_eos``, ``chunk`` (512), ``progress``, ``draft``: those of
+    ``kv.generate``; a stop text is not part of the answer. ``cache``: the model's own unless given; ``namespace``:
+    "default".
     """
 
     max_tokens: int
@@ -45,6 +47,7 @@ class TextOptions(SamplingOptions, total=False):
     ignore_eos: bool
     chunk: int
     progress: Progress | None
+    draft: Draft
 
 
 def checked_sampling(options: SamplingOptions) -> Sampling:

@@ -10,10 +10,11 @@ import numpy as np
 from . import _core
 from ._arguments import optional_callable, refusal
 from ._core import PrefixCache, TokenTexts
-from ._decoding import Decoding, Progress
+from ._decoding import Decoding, Progress, drafting_of
 from ._options import SamplingOptions, TextOptions, checked_sampling
 from ._prompts import Prompt, known_prompt, token_ids, vocab_size_of
 from ._protocols import Logits, StepModel, cache_of, text_model
+from .draft import Draft
 from .errors import ArgumentError, ArgumentTypeError
 from .generation import Generation
 from .sampling import LogitsProcessor, Sampler, Sampling, whole
@@ -44,6 +45,7 @@ def generate(
     chunk: int = 512,
     logits: Logits | None = None,
     progress: Progress | None = None,
+    draft: Draft = None,
 ) -> Generation[int]:
     """An iterator over up to ``max_tokens`` token ids that continue ``session``, for ``for`` and ``async for``.
 
@@ -61,6 +63,13 @@ def generate(
     ``ignore_eos`` leaves out. A stop token is the last one recorded and handed out; a stop text ends generation with
     the token that completes it, and needs ``model.tokenizer``. ``finish_reason`` of the result says what ended it, its
     ``logprobs`` are there where ``logprobs`` says how many.
+
+    ``draft``: what guesses several tokens, which one step then checks: "prompt" (what followed the same tokens earlier
+    in the text), "tree" (what others of the namespace went on with), a callable (tokens int32, most) -> token ids, or a
+    list of these, asked in turn. The tokens are those without it, and on CPU devices so are all bits; several of them
+    may come at once, and are then in the session before they are handed out. ``model`` has to take ``all_rows``. How
+    long drafts are follows from how many are right and what that costs; ``proposed`` and ``accepted`` of the result
+    count them.
 
     Arguments are checked when this is called, before anything is computed: ``kv.errors.ArgumentError`` or
     ``kv.errors.ArgumentTypeError`` names it. ``kv.errors.CacheFullError`` passes through; the session then holds every
@@ -87,6 +96,7 @@ def generate(
         raise refusal(model, "generate", "model", "a callable that computes a step")
     sampler = Sampler(sampling, vocab_size_of(model))
     stopper = Stopper(model, stop, ignore_eos)
+    drafting = drafting_of(model, draft)
     live, owned = _session(model, session)
     remaining = len(live.remaining)
     if logits is not None and remaining > 0:
@@ -105,6 +115,7 @@ def generate(
         logits=logits,
         progress=progress,
         owned=owned,
+        drafting=drafting,
     )
     return Generation(decoding)
 
@@ -137,6 +148,7 @@ def begin_text(
     if not isinstance(cache, PrefixCache):
         raise refusal(cache, "generate", "cache", "a PrefixCache, or None")
     optional_callable(options.get("progress"), "generate", "progress", "a callable (done, total)")
+    drafting = drafting_of(model, options.get("draft"))
     namespace = options.get("namespace", "default")
     session = cache.begin(known_prompt(cache, tokens, texts, namespace), namespace=namespace)
     decoding = Decoding(
@@ -148,6 +160,7 @@ def begin_text(
         session=session,
         progress=options.get("progress"),
         owned=True,
+        drafting=drafting,
     )
     return Generation(decoding, of_text=True)
 

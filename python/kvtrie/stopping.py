@@ -73,6 +73,7 @@ class Stopper:
         self._tokenizer = text_model(model).tokenizer if self._texts or wants_text else None
         self._reading = self._begin()
         self._at_rest = [self._reading]  # in no call; one that an exception left does not come back
+        self._ahead, self._ahead_of = self._begin(), list[int]()  # a reading of tokens that are about to come
 
     def for_text(self) -> Stopper:
         """Another one that stops at the same, keeps ``pieces``, and has read nothing. Any thread may call this.
@@ -109,6 +110,22 @@ class Stopper:
             reading.end()
         self._reading = reading
         self._at_rest.append(reading)
+
+    def first_end(self, tokens: Sequence[int], more: Sequence[int]) -> int:
+        """How many of ``more``, behind ``tokens``, come before the one that ends the text; all where none does."""
+        if not self._texts:
+            return next((count for count, token in enumerate(more) if token in self._ids), len(more))
+        known = [*tokens, *more]
+        if known[: len(self._ahead_of)] != self._ahead_of:
+            self._ahead, self._ahead_of = self._begin(), []
+        if len(self._ahead_of) > len(tokens):  # of a step that was not finished: it comes again
+            self._ahead, self._ahead_of = self._begin(), []
+        for count in range(len(tokens), len(known) + 1):
+            self._ahead.read(known[:count])
+            self._ahead_of = known[:count]
+            if self._ahead.matched is not None:
+                return max(0, count - len(tokens) - 1)
+        return len(more)
 
     def text_of(self, tokens: Sequence[int], ended: bool = True) -> str:
         """The text of an answer of these ``tokens``. ``ended``: no more come."""

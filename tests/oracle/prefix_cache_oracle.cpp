@@ -27,6 +27,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <sstream>
@@ -60,6 +61,7 @@ void expect(bool ok, const Values&... values) {
 }
 
 std::uint64_t caps_changed = 0, caps_refused = 0;  // in all worlds
+std::uint64_t drafts_proposed = 0, drafts_accepted = 0;
 std::uint64_t quotas_changed = 0, quotas_refused = 0, steps_refused_by_quotas = 0;
 
 struct Twin {
@@ -366,6 +368,7 @@ class World {
       if (dice < 70) return rewind(at);
       if (dice < 72) return checkpoint(at);
       if (dice < 80) return batch();
+      if (dice < 88) return propose(at);
       compute(at);
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected error: ", error.what());
@@ -1040,6 +1043,88 @@ class World {
     if (step != nullptr) run_model(chosen, step);
   }
 
+  // What another conversation went on with, other tokens, or both: right and wrong ones.
+  Tokens any_drafts(const Twin& twin) {
+    const std::size_t room = smallest_pool() - std::min<std::size_t>(smallest_pool(), twin.tokens.size());
+    std::vector<const Tokens*> longer;
+    const auto look_at = [&](const Tokens& other) {
+      if (other.size() > twin.tokens.size() && std::equal(twin.tokens.begin(), twin.tokens.end(), other.begin()))
+        longer.push_back(&other);
+    };
+    for (const Twin& each : twins_) look_at(each.tokens);
+    for (const Tokens& each : history_) look_at(each);
+    Tokens drafts;
+    if (!longer.empty() && chance(0.7)) {
+      const Tokens& other = *longer[below(static_cast<std::uint32_t>(longer.size()))];
+      const auto first = other.begin() + static_cast<std::ptrdiff_t>(twin.tokens.size());
+      drafts.assign(first, std::find_if(first, other.end(), [](Token token) { return token < 0; }));
+    }
+    for (std::uint32_t i = below(5); i > 0; --i) drafts.push_back(static_cast<Token>(below(alphabet_)));
+    drafts.resize(std::min<std::size_t>({drafts.size(), room, below(9) + 1}));
+    return drafts;
+  }
+
+  // Drafts of one session, or of several beside others that have none.
+  void propose(std::size_t at) {
+    if (twins_[at].computed == static_cast<std::int32_t>(twins_[at].tokens.size())) append(at);
+    std::vector<Twin*> chosen;
+    const bool alone = chance(0.5);
+    for (Twin& twin : twins_) {
+      const bool remains = twin.computed < static_cast<std::int32_t>(twin.tokens.size());
+      if (remains && (alone ? &twin == &twins_[at] : chance(0.7))) chosen.push_back(&twin);
+    }
+    if (chosen.empty()) return;
+    std::vector<SessionPtr> sessions;
+    std::vector<Tokens> drafts;
+    for (const Twin* twin : chosen) {
+      actors_.insert(twin->name_space);
+      sessions.push_back(twin->session);
+      drafts.push_back(any_drafts(*twin));
+    }
+    const std::vector<std::span<const Token>> spans(drafts.begin(), drafts.end());
+    StepPtr step = refusable(
+        [&] { return alone ? sessions.front()->propose(spans.front()) : cache_->batch(sessions, 1000, spans); });
+    follow(chosen);
+    if (step == nullptr) return;
+    const std::vector<Tokens> before = texts_of(chosen);
+    for (std::size_t s = 0; s < chosen.size(); ++s)
+      chosen[s]->tokens.insert(chosen[s]->tokens.end(), drafts[s].begin(), drafts[s].end());
+    const std::vector<std::uint32_t> right = run_model(chosen, step);
+    for (std::size_t s = 0; s < chosen.size(); ++s) {
+      chosen[s]->tokens.resize(before[s].size() + (right.empty() ? 0 : right[s]));
+      expect(chosen[s]->session->tokens() == chosen[s]->tokens, "drafts that were wrong are in the session");
+      follow(*chosen[s]);
+    }
+  }
+
+  static std::vector<Tokens> texts_of(const std::vector<Twin*>& chosen) {
+    std::vector<Tokens> tokens;
+    for (const Twin* twin : chosen) tokens.push_back(twin->tokens);
+    return tokens;
+  }
+
+  // How many drafts of each are right: a step of drafts is complete then. None where it is dropped instead.
+  std::vector<std::uint32_t> decide(const std::vector<Twin*>& chosen, StepPtr step) {
+    expect(step->undecided() && !step->complete(), "drafts were taken before anybody said which are right");
+    const std::vector<std::uint32_t> drafted = step->drafted();
+    for (const Twin* twin : chosen) expect(twin->session->length() == twin->computed, "a draft counts as computed");
+    drafts_proposed += std::accumulate(drafted.begin(), drafted.end(), std::uint64_t{0});
+    if (chance(0.15)) {
+      if (chance(0.5)) step.reset();
+      chosen.front()->session->rewind(chosen.front()->session->recorded());  // drops it
+      return {};
+    }
+    std::vector<std::uint32_t> right;
+    for (std::size_t s = 0; s < chosen.size(); ++s) {
+      right.push_back(below(drafted[s] + 1));
+      chosen[s]->computed -= static_cast<std::int32_t>(drafted[s] - right[s]);
+    }
+    step->accept(right);
+    drafts_accepted += std::accumulate(right.begin(), right.end(), std::uint64_t{0});
+    expect(step->complete() && !step->undecided(), "decided about, but not complete");
+    return right;
+  }
+
   // A claim that is refused must have been impossible: the recount says so.
   template <class Call>
   StepPtr refusable(const Call& call) {
@@ -1067,14 +1152,17 @@ class World {
   }
 
   // The model: writes K/V that say whose they are, checks all it can read, and sometimes stops half way.
-  void run_model(const std::vector<Twin*>& chosen, StepPtr step) {
+  // For a step of drafts: how many are right; nothing where it was dropped.
+  std::vector<std::uint32_t> run_model(const std::vector<Twin*>& chosen, StepPtr step) {
+    const std::vector<std::uint32_t> counts = step->drafted();
+    const bool drafted = std::any_of(counts.begin(), counts.end(), [](std::uint32_t count) { return count > 0; });
     for (Twin* twin : chosen) {  // what others published may have been adopted
       expect(twin->session->length() >= twin->computed, "a step lost computed tokens");
       twin->computed = twin->session->length();
     }
-    if (caches_.empty() && recurrents_.empty() &&
-        blocks_ == nullptr) {  // nothing to put: the step was complete when it was made
-      return expect(step->complete(), "a step without layers is not complete");
+    if (caches_.empty() && recurrents_.empty() && blocks_ == nullptr && !drafted) {
+      expect(step->complete(), "a step without layers is not complete");  // since it was made: there is nothing to put
+      return {};
     }
     check_rows(chosen, *step);
     std::vector<std::pair<std::size_t, std::uint32_t>> layers;
@@ -1102,12 +1190,20 @@ class World {
       expect(!step->complete(), "complete without every layer");
       if (chance(0.5)) step.reset();  // else the next call on one of its sessions drops it
       for (Twin* twin : chosen) twin->session->can_rewind(0);
-      if (step != nullptr) chosen.front()->session->rewind(static_cast<std::int32_t>(chosen.front()->tokens.size()));
-      return;
+      if (step != nullptr) chosen.front()->session->rewind(chosen.front()->session->recorded());
+      return {};
+    }
+    if (drafted) {
+      const std::vector<std::int32_t> rows = step->sequences();
+      const std::vector<std::uint32_t> right = decide(chosen, std::move(step));
+      for (std::size_t row = 0; !right.empty() && row < rows.size(); ++row)
+        ++chosen[static_cast<std::size_t>(rows[row])]->computed;
+      return right;
     }
     expect(step->complete(), "every layer was put, but the step is not complete");
     for (const std::int32_t sequence : step->sequences()) ++chosen[static_cast<std::size_t>(sequence)]->computed;
     for (Twin* twin : chosen) follow(*twin);
+    return {};
   }
 
   void check_rows(const std::vector<Twin*>& chosen, const Step& step) {
@@ -1453,9 +1549,10 @@ int main(int argc, char** argv) {
     ++worlds;
   }
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
-            << "), seed " << seed << ", caps changed " << kvtrie::oracle::caps_changed << " times and refused "
-            << kvtrie::oracle::caps_refused << ", quotas changed " << kvtrie::oracle::quotas_changed
-            << " times and refused " << kvtrie::oracle::quotas_refused << ", steps refused with quotas "
-            << kvtrie::oracle::steps_refused_by_quotas << ": ok\n";
+            << "), seed " << seed << ", " << kvtrie::oracle::drafts_accepted << " of "
+            << kvtrie::oracle::drafts_proposed << " drafts accepted, caps changed " << kvtrie::oracle::caps_changed
+            << " times and refused " << kvtrie::oracle::caps_refused << ", quotas changed "
+            << kvtrie::oracle::quotas_changed << " times and refused " << kvtrie::oracle::quotas_refused
+            << ", steps refused with quotas " << kvtrie::oracle::steps_refused_by_quotas << ": ok\n";
   return 0;
 }

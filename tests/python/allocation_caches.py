@@ -84,6 +84,20 @@ def decode(world: World) -> Callable[[], Any]:
     return lambda: world.live.decode()
 
 
+def propose(world: World) -> Callable[[], Any]:
+    world.live.append([50])
+    return lambda: world.live.propose([51, 52])
+
+
+def accept_drafts(world: World) -> Callable[[], Any]:
+    world.live.append([50])
+    world.step = step = world.live.propose([51, 52])
+    world.model.drafts = {id(step): [[51, 52]]}
+    world.model(step)
+    world.model.drafts = {}
+    return lambda: (step.accept(1, [([], 51)]), step.complete)[1]
+
+
 def paged_out(world: World, to: str = "host") -> list[int]:
     world.cache.page_out(KNOWN, to=to)
     return KNOWN
@@ -203,6 +217,10 @@ PREFIX_CACHE = [
     Call("Session.accept", CACHES, lambda w: lambda: (w.live.accept(50, 15, [([], 50)]), w.live.recorded)),
     Call("Session.recompute", CACHES, lambda w: lambda: w.live.recompute()),
     Call("Session.decode", CACHES, decode),
+    Call("Session.propose", CACHES, propose),
+    Call("Session.continuation", DENSE, lambda w: (w.live.rewind(6), lambda: w.live.continuation(4))[1]),
+    Call("Session.rollback", CACHES, lambda w: lambda: (w.live.rollback(2), w.live.recorded)),
+    Call("Step.accept", CACHES, accept_drafts),
     Call("Session.branch", CACHES, lambda w: lambda: w.live.branch()),
     Call("Session.__copy__", DENSE, lambda w: lambda: w.live.__copy__()),
     Call("Session.rewind", CACHES, lambda w: lambda: (w.live.rewind(14), w.live.length)),

@@ -92,10 +92,15 @@ class KindsModel:
         self.layers = sorted((layer, cache) for cache in caches for layer in cache.layers)
         self.rows = 0  # computed so far
         self.captured: list[int] = []  # lengths inside steps at which states were wanted
+        self.drafts: dict[int, list[list[int]]] = {}  # of steps, by id: what is proposed behind each session's tokens
 
     def __call__(self, step: Any) -> Floats:
         sequences, positions = np.asarray(step.sequences), np.asarray(step.positions, np.int64)
-        histories = [History(session.namespace, session.tokens, self.spans) for session in step.sessions]
+        drafts = self.drafts.get(id(step), [[]] * len(step.sessions))
+        histories = [
+            History(session.namespace, [*session.tokens, *own], self.spans)
+            for session, own in zip(step.sessions, drafts)
+        ]
         parts = [positions[sequences == index] for index in range(len(histories))]
         for history, part in zip(histories, parts):
             assert (np.diff(part) == 1).all()

@@ -1,0 +1,142 @@
+"""How many tokens a second with drafts, against plain decoding of the same model?
+
+Four texts, greedy, one answer at a time, plain and drafted in turns in one run, and the same answers:
+
+    edits     a file of about 2,000 tokens is written once more with a name changed throughout (what comes is forced)
+    repeats   an agent's step is done again: the tree has the answer of the first time
+    quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
+    chat      plain answers to short questions
+
+"Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
+computed, chosen and checked as ever; only which one is likeliest is given. The model is SmolLM2-135M, which
+``python -m kvtrie download`` gets; with ``--small`` one of 28 M parameters and random weights, whose chat is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+import random_models
+import smollm2
+from colours import GUIDE
+from report import Report, Rows, arguments
+from timing import race
+
+TOKENS = 200  # of each answer but the edit
+QUESTIONS = (
+    "What is the capital of France, and what is it known for?",
+    "Explain in a few sentences why the sky is blue.",
+    "Give me a short recipe for pancakes.",
+)
+
+
+def forced(start: int, text: Sequence[int]) -> Callable[[Any, Any], Any]:
+    """A logits processor: behind a prompt of ``start`` tokens comes ``text``."""
+
+    def processor(tokens: Any, row: Any) -> Any:
+        row[text[len(tokens) - start]] = 1e9
+        return row
+
+    return processor
+
+
+class Task:
+    """A prompt, and what is to come: None for what the model writes."""
+
+    def __init__(self, prompt: Sequence[int], text: Sequence[int] | None, draft: Any, count: int = TOKENS) -> None:
+        self.prompt, self.text, self.draft = list(prompt), text, draft
+        self.count = count if text is None else len(text)
+
+    def answer(self, model: Any, cache: kv.PrefixCache, draft: Any) -> kv.Generation[int]:
+        """Finished; its prompt was known, so that only the answer counts."""
+        processors = () if self.text is None else forced(len(self.prompt), self.text)
+        with cache.begin(self.prompt, publish=False) as session:
+            made = kv.generate(model, session, self.count, ignore_eos=True, logits_processors=processors, draft=draft)
+            list(made)
+        return made
+
+
+def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task]:
+    """``text``: at least 3,000 tokens to edit and to quote from."""
+    file = text[:2000]
+    common = np.bincount(file).argsort()[::-1]
+    name, other = int(common[12]), int(common[200])  # a token that stands there some dozen times, and a rare one
+    edited = [other if token == name else token for token in file[:600]]
+    quotes = [
+        token for at in (100, 700, 1500) for token in [*text[2400 + at // 50 : 2410 + at // 50], *file[at : at + 45]]
+    ]
+    return {
+        "edits": Task(file, edited, "prompt"),
+        "repeats": Task(file[:500], None, ["tree", "prompt"]),
+        "quotes": Task(file, quotes, "prompt"),
+        **{f"chat {n}": Task(each, None, ["tree", "prompt"]) for n, each in enumerate(questions, 1)},
+    }
+
+
+def measured(report: Report, model: Any, name: str, task: Task, rounds: int) -> None:
+    """One row; the tree knows the answer only where the task is to repeat it."""
+    cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
+    with cache.begin(task.prompt) as session:
+        for step in session.prefill():
+            model(step)
+        if name == "repeats":
+            list(kv.generate(model, session, task.count, ignore_eos=True))
+    made: dict[str, kv.Generation[int]] = {}
+
+    def side(which: str, draft: Any) -> Callable[[], None]:
+        def run() -> None:
+            made[which] = task.answer(model, cache, draft)
+
+        return run
+
+    raced = race({"plain": side("plain", None), "drafted": side("drafted", task.draft)}, rounds=rounds, warm_up=1)
+    assert made["plain"].tokens == made["drafted"].tokens, name
+    ratio = raced.ratio("plain", "drafted")
+    drafted = made["drafted"]
+    rate = task.count / raced["drafted"].median
+    report.row(
+        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right",
+        task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
+    )  # fmt: skip
+    cache.close()
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Plain over drafted, a bar for each text."""
+    axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
+    axes.set_xticks(range(len(rows)), [row["task"] for row in rows])
+    axes.axhline(1.0, color=GUIDE, linewidth=0.8)
+    axes.set_ylabel("time plain / drafted")
+
+
+def main() -> None:
+    """Print a row for each text."""
+    parser = arguments(__doc__)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--task", default="", help="those whose names begin with it")
+    options = parser.parse_args()
+    report = Report("an answer with drafts, and without", options.json)
+    report.device(kv.Device())
+    if options.small:
+        model = random_models.build("dense-28m")
+        random = np.random.default_rng(40)
+        text = (random.zipf(1.3, 3000) % model.config.vocab_size).tolist()  # common words and rare ones
+        questions = [random.integers(0, model.config.vocab_size, 16).tolist() for _ in QUESTIONS]
+    else:
+        model = kv.models.load(smollm2.path())
+        text = model.tokenizer.encode(smollm2.text())
+        questions = [list(model.chat_tokens([{"role": "user", "content": each}])) for each in QUESTIONS]
+    model.warm_up()
+    for name, task in tasks(list(text), questions).items():
+        if name.startswith(options.task):
+            measured(report, model, name, task, options.rounds)
+    report.close(draw)
+
+
+if __name__ == "__main__":
+    main()

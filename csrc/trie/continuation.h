@@ -1,0 +1,28 @@
+// What others went on with: the tokens that the tree knows behind a path.
+//
+// Concept. A conversation whose tokens are all known may be saying what another one of its namespace said before: a
+// question asked again, an agent's step done again. Behind the end of its tokens the tree has what was said then. Where
+// several went on differently, the one that was used last is taken:
+//
+//     root --[ asked again ]--+--[ answer of monday ]
+//                   ^         '--[ answer of today: used last ]      continuation: "in", "answer of today"
+//                   '-- `rest` ends here, after "asked aga"
+//
+// Tokens below 0 are keys of media and of spans that go as one, which nobody can write: the continuation ends there.
+// A path never leaves its root, and so its namespace. Nothing is changed, no use is counted.
+//
+// Cost: O(tokens of `rest` and of the result), and O(children) at each node that it goes through. Threads: those of the
+// trie. Units: tokens.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+// At most `most` tokens behind `rest`, which goes on from the end of `from`; empty where not all of `rest` is known.
+Tokens continuation(const Trie& trie, Node* from, std::span<const Token> rest, std::size_t most);
+
+}  // namespace kvtrie

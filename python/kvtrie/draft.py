@@ -1,0 +1,131 @@
+"""Drafters: what may come next, at no cost, so that one step checks several tokens instead of making one.
+
+    prompt     what followed the last few tokens earlier in the same conversation: edits, quotes, repeated calls
+    tree       what others of the same namespace went on with behind the very same tokens: an answer asked for again
+    callable   one of the caller's own: (tokens, most) -> tokens
+
+A draft decides how fast an answer comes, never what it says: the model checks each token, and the first that it would
+not have chosen ends the draft (docs/drafts.md). A drafter sees its own session, and so never another namespace.
+
+Threads: a drafter belongs to one answer. Lengths are counted in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._arguments import converting, listed, refusal
+from .errors import ArgumentError
+
+__all__ = ["Draft", "Drafter", "PromptLookup", "drafters"]
+
+Tokens = npt.NDArray[np.int32]
+DraftFunction = Callable[[Tokens, int], Iterable[int]]
+Draft = Union[None, str, DraftFunction, Sequence[Union[str, DraftFunction]]]
+NAMES = ("prompt", "tree")
+_CANDIDATES = 8  # earlier places that are compared, the latest ones
+
+
+class Drafter(Protocol):
+    """At most ``most`` tokens that may follow all that ``session`` has recorded; none where it knows nothing."""
+
+    def __call__(self, session: _core.Session, most: int) -> Sequence[int]: ...
+
+
+class PromptLookup:
+    """Looks for the longest earlier place of a text's last tokens, and gives what followed there.
+
+    Source: prompt lookup decoding (Saxena 2023). ``least``: tokens that have to match. Places are found by the last
+    ``least`` tokens and compared token by token; of equally long matches the latest counts. What runs into the end of
+    the text goes on with itself, so a period is continued. Cost: O(1) for each token of the text, once; memory: one
+    entry a token.
+    """
+
+    def __init__(self, least: int = 3) -> None:
+        if not isinstance(least, int) or isinstance(least, bool) or least < 1:
+            raise ArgumentError(f"[draft] least: got {least!r}, allowed 1 or more")
+        self._least = least
+        self._text: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}  # behind those tokens
+
+    def __call__(self, tokens: Tokens, most: int) -> list[int]:
+        """``tokens``: the whole text, int32."""
+        self._read(tokens)
+        text, place = self._text, self._best_place()
+        if place is None:
+            return []
+        found: list[int] = []
+        for at in range(place, place + most):
+            token = text[at] if at < len(text) else found[at - len(text)]
+            if token < 0:  # of an image: nobody can write it
+                break
+            found.append(token)
+        return found
+
+    def _read(self, tokens: Tokens) -> None:
+        count = len(self._text)
+        if count > len(tokens) or not np.array_equal(tokens[:count], self._text):
+            self._text, self._places, count = [], {}, 0
+        self._text += tokens[count:].tolist()
+        for end in range(max(count, self._least - 1) + 1, len(self._text) + 1):
+            places = self._places.setdefault(tuple(self._text[end - self._least : end]), [])
+            places.append(end)
+            del places[: -_CANDIDATES - 1]  # the last one is the text's own end for now
+
+    def _best_place(self) -> int | None:
+        text, end = self._text, len(self._text)
+        best, longest = None, 0
+        for place in self._places.get(tuple(text[end - self._least :]), ()):
+            if place == end:
+                continue
+            length = self._least
+            while length < place and length < 64 and text[place - 1 - length] == text[end - 1 - length]:
+                length += 1
+            if length >= longest:
+                best, longest = place, length
+        return best
+
+
+def drafters(draft: Draft) -> list[Drafter]:
+    """Those that ``draft`` names, each asked in turn until one knows something. None: none.
+
+    ``ArgumentError`` or ``ArgumentTypeError`` for what is neither a name, nor a callable, nor a list of them.
+    """
+    if draft is None:
+        return []
+    allowed = '"prompt", "tree", a callable (tokens, most) -> tokens, or a list of them'
+    each = [draft] if isinstance(draft, str) or callable(draft) else listed(draft, "generate", "draft", allowed)
+    return [_drafter(one, allowed) for one in each]
+
+
+def _drafter(one: object, allowed: str) -> Drafter:
+    if isinstance(one, str):
+        if one not in NAMES:
+            raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
+        return _tree if one == "tree" else _of_text(PromptLookup())
+    if not callable(one):
+        raise refusal(one, "generate", "draft", allowed)
+    return _of_text(one)
+
+
+def _tree(session: _core.Session, most: int) -> list[int]:
+    found: list[int] = session.continuation(most).tolist()
+    return found
+
+
+def _of_text(function: DraftFunction) -> Drafter:
+    def propose(session: _core.Session, most: int) -> list[int]:
+        given = function(session.tokens, most)
+        with converting(given, "generate", "draft", "token ids"):
+            tokens = np.asarray(list(given))
+        if tokens.size and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
+            raise refusal(given, "generate", "draft", "a callable that gives token ids")
+        found: list[int] = tokens.tolist()[:most]
+        return found
+
+    return propose

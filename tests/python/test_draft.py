@@ -1,0 +1,345 @@
+"""Drafts: whoever guesses, and however well, the answer is that without drafts, to the last bit; and nobody else's.
+
+The models have random weights, and 97 tokens; "twice" drafts what is right, "wrong" what is not, others in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import kvtrie as kv
+from kvtrie._drafting import Costs, Drafting
+from kvtrie.draft import PromptLookup, drafters
+from random_models import VOCAB, random_model
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
+COUNT = 40
+VARIED: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "seed": 5}  # the likeliest tokens repeat themselves
+Logits = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=["dense", "window", "hybrid", "experts"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return random_model(request.param)
+
+
+def make_cache(model: Any) -> kv.PrefixCache:
+    return kv.PrefixCache(model.caches(capacity=1024, dtype="float32"))
+
+
+def prompt(seed: int, count: int = 30) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, count)]
+
+
+def knowing(answer: list[int], start: int, wrong_every: int = 0) -> Callable[[Any, int], list[int]]:
+    """Drafts the answer to a prompt of ``start`` tokens, with a wrong token here and there."""
+
+    def draft(tokens: Any, most: int) -> list[int]:
+        at = len(tokens) - start
+        return [
+            (token + 1) % VOCAB if wrong_every and (at + i) % wrong_every == 0 else token
+            for i, token in enumerate(answer[at : at + most])
+        ]
+
+    return draft
+
+
+def drafts_of(answer: list[int], start: int) -> dict[str, Any]:
+    return {
+        "right": knowing(answer, start),
+        "mostly right": knowing(answer, start, 5),
+        "half right": knowing(answer, start, 2),
+        "wrong": knowing(answer, start, 1),
+        "prompt": "prompt",
+        "both": ["tree", "prompt"],
+        "nothing": lambda _tokens, _most: [],
+    }
+
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "seed": 5, "top_k": 20, "top_p": 0.95},
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1},
+    "processor": {"temperature": 0.7, "seed": 3, "logits_processors": lambda _, row: row - (np.arange(VOCAB) % 7 == 0)},
+    "typical": {"temperature": 0.8, "seed": 2, "typical_p": 0.9},
+    "logprobs": {"logprobs": 3},
+}
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are as long as may be, whatever they cost."""
+    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_answer_is_that_without_drafts(model: Any, sampling: str) -> None:
+    text, options = prompt(1), SAMPLINGS[sampling]
+    with make_cache(model) as cache:
+        with cache.begin(text) as session:
+            plain = kv.generate(model, session, COUNT, ignore_eos=True, **options)
+            answer = list(plain)
+        for name, draft in drafts_of(answer, len(text)).items():
+            with cache.begin(text, use=name == "both", publish=False) as session:
+                drafted = kv.generate(model, session, COUNT, ignore_eos=True, draft=draft, **options)
+                assert list(drafted) == answer, name
+                assert drafted.logprobs == plain.logprobs, name
+                assert session.tokens.tolist() == [*text, *answer]
+                assert session.recorded - session.length == 1
+                if name in ("right", "both"):
+                    assert drafted.accepted == drafted.proposed > COUNT / 2
+                if name == "wrong":
+                    assert drafted.accepted == 0 < drafted.proposed
+            assert cache.check() == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_the_bits_are_those_without_drafts(model: Any) -> None:
+    """Logits behind the answer, and K and V of every layer, on the CPU device."""
+
+    def bits(draft: Any) -> tuple[list[int], bytes, list[bytes]]:
+        with make_cache(model) as cache, cache.begin(prompt(2)) as session:
+            answer = list(kv.generate(model, session, COUNT, **VARIED, draft=draft))
+            logits = np.asarray(model(session.decode()), np.float32)
+            rows = [np.asarray(part).tobytes() for pair in session.kv_all().values() for part in pair]
+            return answer, logits.tobytes(), rows
+
+    plain = bits(None)
+    for draft in drafts_of(plain[0], 30).values():
+        assert bits(draft) == plain
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 9])
+def test_it_ends_where_it_ends_without(most: int) -> None:
+    """By the count, by a stop token inside what was drafted, and by its reader."""
+    model = random_model("dense")
+    text = prompt(3)
+    with make_cache(model) as cache:
+        answer = list(kv.generate(model, cache.begin(text), COUNT, **VARIED))
+        draft = knowing(answer, len(text))
+        with cache.begin(text, use=False, publish=False) as session:
+            assert list(kv.generate(model, session, most, **VARIED, draft=draft)) == answer[:most]
+            assert session.recorded == len(text) + most
+        stop = answer[most]
+        end = answer.index(stop) + 1
+        with cache.begin(text, use=False, publish=False) as session:
+            made = kv.generate(model, session, COUNT, stop=stop, **VARIED, draft=draft)
+            assert (list(made), made.finish_reason) == (answer[:end], "stop")
+            assert (session.recorded, session.length) == (len(text) + end, len(text) + end - 1)
+        with cache.begin(text, use=False, publish=False) as session:
+            made = kv.generate(model, session, COUNT, **VARIED, draft=draft)
+            for _ in range(most):
+                next(made)
+            made.close()
+            assert session.tokens.tolist() == [*text, *made.tokens]
+            assert made.tokens == answer[: len(made.tokens)]
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_interruption_loses_nothing() -> None:
+    """Of a processor that fails on some tokens: the next read goes on with what comes without it."""
+    model = random_model("dense")
+    text = prompt(4)
+    fails = [False]
+
+    def processor(tokens: Any, row: Logits) -> Logits:
+        if len(tokens) % 5 == 0 and not fails[0]:
+            fails[0] = True
+            raise KeyboardInterrupt
+        fails[0] = False
+        return row
+
+    with make_cache(model) as cache:
+        answer = list(kv.generate(model, cache.begin(text), COUNT, **VARIED))
+        with cache.begin(text, use=False) as session:
+            made = kv.generate(
+                model,
+                session,
+                COUNT,
+                **VARIED,
+                logits_processors=processor,
+                draft=knowing(answer, len(text), 4),
+            )
+            got: list[int] = []
+            while made.finish_reason is None or len(got) < COUNT:
+                try:
+                    got.append(next(made))
+                except KeyboardInterrupt:
+                    assert session.tokens.tolist() == [*text, *made.tokens]
+            assert got == answer
+
+
+@pytest.mark.usefixtures("eager")
+def test_texts_end_where_they_end_without() -> None:
+    """Stop texts inside what was drafted, wherever they begin and end among its tokens."""
+    model = kv.models.load(Path(__file__).resolve().parents[2] / "examples" / "tiny")
+    with kv.PrefixCache(model.caches(capacity=2048)) as cache:
+        options: dict[str, Any] = {"max_tokens": 60, "cache": cache}
+        whole = model.complete("Once upon a time", **options).text
+        assert len(whole) > 60
+        for stop in (None, *(whole[at : at + 4] for at in range(3, 60, 7))):
+            plain = model.complete("Once upon a time", stop=stop, **options)
+            text = plain.text
+            for draft in ("tree", ["prompt", "tree"]):
+                drafted = model.complete("Once upon a time", stop=stop, draft=draft, **options)
+                assert (drafted.text, drafted.tokens) == (text, plain.tokens)
+                assert drafted.finish_reason == plain.finish_reason
+                assert drafted.session is not None
+                assert draft != "tree" or drafted.accepted > 0 or len(plain.tokens) < 3
+        assert cache.check() == []
+
+
+def test_other_namespaces_are_never_drafted_from() -> None:
+    """The same words under another name: not a token is proposed, and none is read."""
+    model = random_model("dense")
+    text = prompt(5)
+    with make_cache(model) as cache:
+        for namespace, known in (("alice", 0), ("bob", 0), ("alice", COUNT - 1)):
+            with cache.begin(text, namespace=namespace) as session:
+                assert len(session.continuation(1000)) == known
+                made = kv.generate(model, session, COUNT, **VARIED, draft="tree")
+                list(made)
+                assert (made.proposed > 0) == (known > 0)
+            if namespace == "bob":
+                cache.evict(namespace="bob", tokens=text)
+
+
+def test_a_continuation_is_what_was_used_last() -> None:
+    model = random_model("dense")
+    text = prompt(6)
+    with make_cache(model) as cache:
+        for more in ([1, 2, 3, 4], [1, 2, 9, 9, 9]):
+            with cache.begin([*text, *more]) as session:
+                for step in session.prefill():
+                    model(step)
+        with cache.begin([*text, 1]) as session:
+            assert session.continuation(8).tolist() == [2, 9, 9, 9]
+            assert session.continuation(2).tolist() == [2, 9]
+            session.append([2, 3])
+            assert session.continuation(8).tolist() == [4]
+            session.append(7)
+            assert session.continuation(8).tolist() == []
+        with cache.begin(text, use=False, publish=False) as session:
+            assert session.continuation(8).tolist() == []
+
+
+# ---- looked up in the text -------------------------------------------------------------------------------------------
+
+
+def naive_lookup(text: list[int], most: int, least: int) -> list[int]:
+    """Every earlier place, the longest match up to 64 tokens, the latest of them."""
+    best, longest = None, least
+    for place in range(1, len(text)):
+        length = 0
+        while length < min(place, 64) and text[place - 1 - length] == text[len(text) - 1 - length]:
+            length += 1
+        if length >= longest:
+            best, longest = place, length
+    more: list[int] = []
+    while best is not None and len(more) < most:
+        whole = [*text, *more]
+        more.append(whole[best + len(more)])
+    return more
+
+
+def test_prompt_lookup_finds_the_longest_place() -> None:
+    print("seed 40")
+    random = np.random.default_rng(40)
+    for least in (1, 2, 3):
+        for letters in (2, 3, 12):
+            lookup, text = PromptLookup(least), []
+            for _ in range(60):
+                text += random.integers(0, letters, random.integers(1, 4)).tolist()
+                if random.random() < 0.1:
+                    del text[int(random.integers(len(text))) :]
+                    text.append(0)
+                found = lookup(np.asarray(text, np.int32), 6)
+                wanted = naive_lookup(text, 6, least)
+                if letters == 12:  # so few places that all are compared
+                    assert found == wanted
+                assert bool(found) == bool(wanted)
+                if found:
+                    assert any(
+                        found == (text[at:] + found)[:6] and text[at - least : at] == text[len(text) - least :]
+                        for at in range(least, len(text))
+                    )
+
+
+def test_no_image_is_drafted() -> None:
+    assert PromptLookup(1)(np.asarray([1, 2, -5, -5, 3, 1], np.int32), 4) == [2]
+
+
+# ---- how long --------------------------------------------------------------------------------------------------------
+
+
+def drafted_lengths(right: Callable[[int], int], seconds: Callable[[int], float], tokens: int) -> tuple[float, float]:
+    """Seconds of an answer of so many ``tokens`` with drafts, and without; ``right`` of so many drafted."""
+    drafting, spent, made = Drafting([lambda _session, most: [0] * most]), 0.0, 0
+    while made < tokens:
+        count = len(drafting.drafts(None, tokens))  # type: ignore[arg-type]  # the drafter does not look
+        drafting.costs.measured(count + 1, seconds(count + 1))
+        spent += seconds(count + 1)
+        if count:
+            drafting.verified(count, right(count))
+        made += 1 + (right(count) if count else 0)
+    return spent, made * seconds(1)
+
+
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.25, 1.0])
+def test_drafts_that_are_never_right_cost_next_to_nothing(slope: float) -> None:
+    """At 97 % of the pace over 200 tokens where a row more costs up to a quarter of a step, whatever was guessed."""
+    spent, plain = drafted_lengths(lambda _: 0, lambda rows: 1 + slope * (rows - 1), 200)
+    assert plain / spent >= (0.97 if slope <= 0.25 else 0.9)
+
+
+def test_drafts_that_are_right_get_long() -> None:
+    spent, plain = drafted_lengths(lambda count: count, lambda rows: 1 + 0.1 * (rows - 1), 400)
+    assert plain / spent > 4  # 16 tokens in the time of 2.5
+
+
+def test_costs_are_measured_in_steps_of_one_row() -> None:
+    costs = Costs()
+    assert costs.of(1) == 1.0
+    for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.2), (4, 2.8)):
+        costs.measured(rows, seconds)
+    assert costs.of(4) == pytest.approx(1.4)
+    assert costs.of(8) == pytest.approx(1 + 0.4 * 7 / 3)
+
+
+# ---- what is given ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("draft", "error"),
+    [
+        ("suffixes", r'\[generate\] draft: got \'suffixes\', allowed "prompt", "tree"'),
+        (5, r"\[generate\] draft: got "),
+        (["tree", 5], r"\[generate\] draft: got "),
+    ],
+)
+def test_what_is_no_drafter_is_refused(draft: Any, error: str) -> None:
+    with pytest.raises(kv.Error, match=error):
+        drafters(draft)
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_a_callable_gives_is_checked() -> None:
+    model = random_model("dense")
+    with make_cache(model) as cache, cache.begin(prompt(7)) as session:
+        for given in ([0.5], ["a"], 3):
+            made = kv.generate(model, session, 5, ignore_eos=True, draft=lambda _tokens, _most, given=given: given)
+            with pytest.raises(kv.Error, match="draft"):
+                list(made)
+        with pytest.raises(kv.errors.ArgumentError, match="97"):
+            list(kv.generate(model, session, 5, ignore_eos=True, draft=lambda _tokens, _most: [VOCAB]))
+    with pytest.raises(kv.errors.ArgumentError, match="all_rows"):
+        kv.generate(lambda step: model(step), prompt(7), draft="tree", ignore_eos=True)
