@@ -49,7 +49,8 @@ class Notes {
   std::vector<Py_ssize_t> ends_;  // where each item was put
 };
 
-bool accept(Session& self, const py::object& token, const py::object& length, const py::object& notes) {
+bool accept(Session& self, const Typed<"int">& token, const Typed<"int">& length,
+            const Typed<"Sequence[tuple[object, object]]">& notes) {
   const std::int32_t chosen = to_int32(token, "accept", "token");
   const std::int32_t expected = to_int32(length, "accept", "length");
   Notes kept(notes);
