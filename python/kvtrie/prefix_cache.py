@@ -60,7 +60,7 @@ class PrefixCache(Live, _core.PrefixCache):
     sent there in the background; an unknown prompt is looked up there. It needs a ``fingerprint`` and a host
     tier, some of which is set aside for sending. ``store_deadline``: seconds of ``clock`` that one ``begin`` or
     ``restore`` may wait for it, in all; then it goes on with what has come. None: as long as it takes. ``policy``:
-    which state is evicted first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again
+    which state is evicted first when room is needed: "lru", "slru" or "cost". ``load``: "auto" computes again
     what is in a lower tier or in the store where the clock measured that to be faster, "always" loads it.
     ``checkpoint_every``: distance of spaced restore points in tokens, for caches whose state exists only at restore
     points; None: 16 where those are short convolutions' and take no more than K and V of so many, else 512.
