@@ -30,7 +30,7 @@ Decode = Callable[[list[int]], str]
 
 
 class Texts(Protocol):
-    """What text is read and shown by: a tokenizer."""
+    """A tokenizer: text is read and shown by it."""
 
     def encode(self, text: str) -> Sequence[int]: ...
 
@@ -143,7 +143,7 @@ class PrefixCache(Live, _core.PrefixCache):
 
     @property
     def tokenizer(self) -> Optional[Texts]:
-        """What text is shown by."""
+        """The tokenizer that text is shown by."""
         return self._tokenizer
 
     @property
@@ -195,7 +195,7 @@ class PrefixCache(Live, _core.PrefixCache):
         return Explanation(np.array(tokens, np.int32), namespace, fields, self._decode_by(decode))
 
     def set_quota(self, namespace: str = "default", *, most: Share = 1.0, least: Share = 0.0) -> None:
-        """What a namespace may have of each pool and tier, and what others cannot take from it.
+        """Sets the most that a namespace may have of each pool and tier, and the least that others leave it.
 
         ``most``: its live and idle state together. A claim beyond it first evicts idle state of this namespace, in the
         usual order, and never that of others; what is live is refused with ``CacheFullError``. ``least``, its floor:
