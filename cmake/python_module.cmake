@@ -10,7 +10,8 @@ find_package(pybind11 CONFIG REQUIRED)
 # Even batches, each in two or three seconds of what every batch takes; the classes of caches, steps and the tree have
 # functions of the same names, so they are apart.
 set(batch_1 arrays base_class cache_class caches errors explain operands ops ops_recurrent ops_weights)
-set(batch_2 convert device encoder inspect instances keys ops_sample path_argument replay token_texts)
+set(batch_2 convert device encoder inspect instances keys ops_sample path_argument replay token_texts
+    tokens)
 set(batch_3 clock collector dlpack_import ending gil hybrid module signatures tensor)
 set(batch_4 ops_experts recurrent refusals remote_store step_graph trie)
 set(batch_5 prefix_cache prefix_cache_stats quotas session session_accept session_rows)

@@ -94,7 +94,6 @@ void RankedOrder::renew(Node* node) noexcept {
 
 void RankedOrder::set_priority(Node* node) noexcept {
   RankPlace& own = place(node);
-  if (policy_ == VictimPolicy::kLfu) own.priority = own.uses;
   if (policy_ == VictimPolicy::kCost) own.priority = floor_ + own.uses * cost_of(node);
 }
 

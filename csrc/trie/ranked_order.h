@@ -1,4 +1,4 @@
-// Leaf-first eviction by rank: the policies `slru`, `lfu` and `cost` of a victim order (victim_order.h).
+// Leaf-first eviction by rank: the policies `slru` and `cost` of a victim order (victim_order.h).
 //
 // Each member has a priority; the least one goes first, among equals the oldest.
 //
@@ -6,7 +6,6 @@
 //            *protected*. Probation goes first. Before a victim is named, the oldest protected member is demoted, to
 //            be the latest on probation, while more than 4/5 of the members' tokens are protected, and while nothing
 //            on probation could go but something protected could.
-//     lfu    its uses. There is no ageing: what was used often long ago stays until it is the least used left.
 //     cost   L + uses * cost, worked out at each use. `cost` is what the payload says recomputing would take per byte
 //            (Payload::recompute_cost); L is the greatest priority of a member that left as the victim, 0 at first. So
 //            what is not used any more is overtaken by what comes: the ageing of greedy-dual with frequency.

@@ -127,8 +127,6 @@ class TrieCheck {
     expect_of(node, place.uses > 0, "never used in order ", order);
     expect_of(node, in_segments || own.segment == OrderState::Segment::kProbation, "in a segment of order ", order);
     expect_of(node, !in_segments || place.priority == 0, "priority ", place.priority, " in order ", order);
-    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || place.priority == place.uses, "priority ", place.priority,
-              " in order ", order, ", uses ", place.uses);
     expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
     const bool guarded = own.segment == OrderState::Segment::kProtected;
     Ranked& counted = ranked_[node.group()][static_cast<std::size_t>(order)];

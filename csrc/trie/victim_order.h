@@ -9,7 +9,6 @@
 //     policy   first goes                                                              victim           change
 //     lru      the oldest                                                              amortised O(1)   O(1)
 //     slru     what was used once, oldest first; then what was used again              O(1)             O(log n)
-//     lfu      the least often used, oldest first                                      O(1)             O(log n)
 //     cost     the least of: uses times cost, above what went before its last use      O(1)             O(log n)
 //
 // A *use* is: joining the order; a touch; the last unlock of a member. One stay that begins with the join is one use:

@@ -7,7 +7,7 @@
 namespace kvtrie {
 namespace {
 
-constexpr std::array kPolicies = {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost};
+constexpr std::array kPolicies = {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost};
 
 }  // namespace
 
@@ -17,8 +17,6 @@ const char* name_of(VictimPolicy policy) noexcept {
       return "lru";
     case VictimPolicy::kSlru:
       return "slru";
-    case VictimPolicy::kLfu:
-      return "lfu";
     case VictimPolicy::kCost:
       return "cost";
   }
@@ -29,7 +27,7 @@ VictimPolicy policy_from_name(std::string_view name) {
   for (const VictimPolicy policy : kPolicies) {
     if (name == name_of(policy)) return policy;
   }
-  fail(ErrorKind::kArgument, "VictimPolicy", "policy: got '", name, "', allowed lru, slru, lfu, cost");
+  fail(ErrorKind::kArgument, "VictimPolicy", "policy: got '", name, "', allowed lru, slru, cost");
 }
 
 }  // namespace kvtrie

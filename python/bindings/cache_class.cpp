@@ -50,7 +50,7 @@ Placement placement_of(KvStore& store) {
   return {device == nullptr, device};
 }
 
-py::object store_place_to_python(KvStore& store) {
+Typed<"Device | str"> store_place_to_python(KvStore& store) {
   if (dynamic_cast<NullKvStore*>(&store) != nullptr) return py::str("null");
   return placement_to_python(placement_of(store).device);
 }

@@ -23,8 +23,8 @@ std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where);
 const CellFormat* to_cell_format(py::handle dtype, std::string_view where);  // a name, or a numpy dtype
 // `device`: as to_placement, or "null" for a store that keeps nothing.
 std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where);
-Placement placement_of(KvStore& store);            // where it takes its tensors
-py::object store_place_to_python(KvStore& store);  // a Device, "host" or "null"
+Placement placement_of(KvStore& store);                       // where it takes its tensors
+Typed<"Device | str"> store_place_to_python(KvStore& store);  // a Device, "host" or "null"
 SequenceId to_sequence(py::handle value, std::string_view where, std::string_view name = "seq");
 // None, or a sequence of (sequence, position, cells).
 std::vector<EncoderItem> to_items(py::handle items, std::string_view where);
@@ -82,7 +82,7 @@ template <class Cache>
 void add_cache_editing(CacheClass<Cache>& c, const CacheDocs& docs) {
   c.def(
       "copy_prefix",
-      [](Cache& self, const py::object& src, const py::object& dst, const py::object& length) {
+      [](Cache& self, const Typed<"int">& src, const Typed<"int">& dst, const Typed<"int">& length) {
         const SequenceId from = to_sequence(src, "copy_prefix", "src"), to = to_sequence(dst, "copy_prefix", "dst");
         const std::int32_t count = to_int32(length, "copy_prefix", "length");
         without_gil([&] { self.copy_prefix(from, to, count); });
@@ -90,7 +90,7 @@ void add_cache_editing(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("src"), py::arg("dst"), py::arg("length"), docs.copy_prefix);
   c.def(
       "remove",
-      [](Cache& self, const py::object& seq, const py::object& begin, const py::object& end) {
+      [](Cache& self, const Typed<"int">& seq, const Typed<"int">& begin, const Typed<"int | None">& end) {
         const SequenceId id = to_sequence(seq, "remove");
         const std::int32_t from = to_int32(begin, "remove", "begin");
         const auto to = end.is_none() ? std::nullopt : std::optional(to_int32(end, "remove", "end"));
@@ -99,7 +99,7 @@ void add_cache_editing(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("begin"), py::arg("end") = py::none(), docs.remove);
   c.def(
       "can_resume",
-      [](Cache& self, const py::object& seq, const py::object& position) {
+      [](Cache& self, const Typed<"int">& seq, const Typed<"int">& position) {
         const SequenceId id = to_sequence(seq, "can_resume");
         const std::int32_t at = to_int32(position, "can_resume", "position");
         return without_gil([&] { return self.can_resume(id, at); });
@@ -107,7 +107,7 @@ void add_cache_editing(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("position"), docs.can_resume);
   c.def(
       "length",
-      [](Cache& self, const py::object& seq) {
+      [](Cache& self, const Typed<"int">& seq) {
         const SequenceId id = to_sequence(seq, "length");
         return without_gil([&] { return self.length(id); });
       },
@@ -126,15 +126,16 @@ template <class Cache>
 void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
   c.def(
       "snapshot",
-      [](Cache& self, const py::object& seq, const py::object& start) {
+      [](Cache& self, const Typed<"int">& seq, const Typed<"int">& start) {
         const SequenceId id = to_sequence(seq, "snapshot");
         const std::int32_t from = to_int32(start, "snapshot", "start");
-        return without_gil([&] { return self.snapshot(id, from); });
+        return optional_of(without_gil([&] { return self.snapshot(id, from); }));
       },
       py::arg("seq"), py::arg("start") = 0, docs.snapshot);
   c.def(
       "restore",
-      [&docs](Cache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
+      [&docs](Cache& self, const Typed<"int">& seq, const OptionalOf<typename Cache::Snapshot>& snapshot,
+              const Typed<"int">& target) {
         const SequenceId id = to_sequence(seq, "restore");
         const auto source = to_snapshot<Cache>(snapshot, "restore", "snapshot", docs);
         const auto length =
@@ -144,23 +145,25 @@ void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("snapshot"), py::arg("target"), docs.restore);
   c.def(
       "split",
-      [&docs](Cache& self, const py::object& snapshot, const py::object& at) {
+      [&docs](Cache& self, const OptionalOf<typename Cache::Snapshot>& snapshot, const Typed<"int">& at) {
         const auto whole = to_snapshot<Cache>(snapshot, "split", "snapshot", docs);
         const std::int32_t position = to_int32(at, "split", "at");
-        return without_gil([&] { return self.split(whole, position); });
+        const auto parts = without_gil([&] { return self.split(whole, position); });
+        return std::pair(optional_of(parts.first), optional_of(parts.second));
       },
       py::arg("snapshot"), py::arg("at"), docs.split);
   c.def(
       "merge",
-      [&docs](Cache& self, const py::object& a, const py::object& b) {
+      [&docs](Cache& self, const OptionalOf<typename Cache::Snapshot>& a,
+              const OptionalOf<typename Cache::Snapshot>& b) {
         const auto first = to_snapshot<Cache>(a, "merge", "a", docs),
                    second = to_snapshot<Cache>(b, "merge", "b", docs);
-        return without_gil([&] { return self.merge(first, second); });
+        return optional_of(without_gil([&] { return self.merge(first, second); }));
       },
       py::arg("a"), py::arg("b"), docs.merge);
   c.def(
       "prepare_snapshots",
-      [](Cache& self, const py::object& seq, const py::object& offsets) {
+      [](Cache& self, const Typed<"int">& seq, const Typed<"Integers">& offsets) {
         const SequenceId id = to_sequence(seq, "prepare_snapshots");
         std::vector<std::int32_t> wanted = IntegerArgument(offsets, "prepare_snapshots", "offsets").vector();
         without_gil([&] { self.prepare_snapshots(id, std::move(wanted)); });
@@ -168,9 +171,12 @@ void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("offsets"), docs.prepare_snapshots);
   c.def(
       "take_snapshots",
-      [](Cache& self, const py::object& seq) {
+      [](Cache& self, const Typed<"int">& seq) {
         const SequenceId id = to_sequence(seq, "take_snapshots");
-        return without_gil([&] { return self.take_snapshots(id); });
+        std::vector<OptionalOf<typename Cache::Snapshot>> taken;
+        for (const auto& each : without_gil([&] { return self.take_snapshots(id); }))
+          taken.push_back(optional_of(each));
+        return taken;
       },
       py::arg("seq"), docs.take_snapshots);
 }

@@ -28,12 +28,14 @@ std::int32_t to_limit(const py::object& value, const char* name) {
   return value.is_none() ? 0 : to_int32(value, "CausalCache", name, 1);
 }
 
-py::object limit_to_python(std::int32_t limit) { return limit == 0 ? py::object(py::none()) : py::int_(limit); }
+Typed<"int | None"> limit_to_python(std::int32_t limit) {
+  return limit == 0 ? py::object(py::none()) : py::int_(limit);
+}
 
-CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const py::object& head_dim,
-                    const py::object& capacity, const py::object& v_head_dim, const py::object& dtype,
-                    const py::object& window, const py::object& memory, const py::object& chunk, const py::object& rope,
-                    const py::object& device) {
+CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
+                    const Typed<"int">& capacity, const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype,
+                    const Typed<"int | None">& window, const Typed<"int | None">& memory,
+                    const Typed<"int | None">& chunk, const Typed<"Rope">& rope, const Typed<"Place">& device) {
   CausalCache::Options options;
   options.visibility = {to_limit(window, "window"), to_limit(chunk, "chunk")};
   options.memory = to_limit(memory, "memory");
@@ -52,15 +54,16 @@ CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const 
   return CausalCache::create(std::move(store), std::move(options));
 }
 
-void put(CausalCache& self, const py::object& layer, const py::object& k, const py::object& v) {
+void put(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self);
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
   without_gil([&] { self.put(*self.current_forward(), number, keys, values); });
 }
 
-Tensor attend(CausalCache& self, const py::object& layer, const py::object& q, const py::object& scale,
-              const py::object& softcap, const py::object& sinks) {
+Tensor attend(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
+              const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
+              const Typed<"ArrayLike | None">& sinks) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
@@ -68,19 +71,20 @@ Tensor attend(CausalCache& self, const py::object& layer, const py::object& q, c
   return without_gil([&] { return self.attend(*self.current_forward(), number, query, options); });
 }
 
-py::tuple get(CausalCache& self, const py::object& layer) {
+Typed<"tuple[Tensor, Tensor, Tensor]"> get(CausalCache& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "get", "layer");
   CausalCache::History history = without_gil([&] { return self.get(*self.current_forward(), number); });
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
-void start_forward(CausalCache& self, const py::object& positions, const py::object& sequences, bool reserve) {
+void start_forward(CausalCache& self, const Typed<"Integers">& positions, const Typed<"Integers">& sequences,
+                   bool reserve) {
   const IntegerArgument at(positions, "start_forward", "positions");
   const IntegerArgument of(sequences, "start_forward", "sequences");
   without_gil([&] { self.start_forward(at.span(), of.span(), reserve); });
 }
 
-void set_causal(CausalCache& self, const py::object& except) {
+void set_causal(CausalCache& self, const Typed<"Integers">& except) {
   const std::vector<std::int32_t> rows = IntegerArgument(except, "set_causal", "except_").vector();
   without_gil([&] {
     const std::vector<std::uint32_t> indices(rows.begin(), rows.end());
@@ -177,7 +181,7 @@ None where there were none, or where the offset was not reached.)",
 void add_held_from(Class& c) {
   c.def(
       "held_from",
-      [](CausalCache& self, const py::object& seq) {
+      [](CausalCache& self, const Typed<"int">& seq) {
         const SequenceId id = to_sequence(seq, "held_from");
         return without_gil([&] { return self.held_from(id); });
       },

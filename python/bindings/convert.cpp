@@ -274,7 +274,7 @@ void make_read_only(py::array& array) noexcept {
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
 }
 
-py::array int32_view(std::span<const std::int32_t> values, py::handle owner) {
+Int32Array int32_view(std::span<const std::int32_t> values, py::handle owner) {
   const auto count = static_cast<py::ssize_t>(values.size());
   py::array array(py::dtype::of<std::int32_t>(), {count}, {py::ssize_t{sizeof(std::int32_t)}}, values.data(), owner);
   make_read_only(array);
@@ -294,8 +294,8 @@ py::array owning_array(std::vector<Value> values) {
 
 }  // namespace
 
-py::array int32_array(std::vector<std::int32_t> values) { return owning_array(std::move(values)); }
+Int32Array int32_array(std::vector<std::int32_t> values) { return owning_array(std::move(values)); }
 
-py::array uint64_array(std::vector<std::uint64_t> values) { return owning_array(std::move(values)); }
+UInt64Array uint64_array(std::vector<std::uint64_t> values) { return owning_array(std::move(values)); }
 
 }  // namespace kvtrie::binding

@@ -16,6 +16,7 @@
 
 #include "gil.h"
 #include "trie/edge.h"
+#include "typed.h"
 
 namespace kvtrie::binding {
 
@@ -87,10 +88,10 @@ class TokenArgument {
 
 void make_read_only(py::array& array) noexcept;
 // A read-only int32 array over memory that `owner` keeps.
-py::array int32_view(std::span<const std::int32_t> values, py::handle owner);
+Int32Array int32_view(std::span<const std::int32_t> values, py::handle owner);
 // Arrays that own their values.
-py::array int32_array(std::vector<std::int32_t> values);
-py::array uint64_array(std::vector<std::uint64_t> values);
+Int32Array int32_array(std::vector<std::int32_t> values);
+UInt64Array uint64_array(std::vector<std::uint64_t> values);
 
 // Pickling and deep copies, which all classes refuse (base_class.h), say what to do instead.
 [[noreturn]] void refuse_reduction(py::handle self, std::string_view instead);

@@ -33,7 +33,7 @@ DeviceHandlePtr find_or_add(cl::DeviceInfo info) {
   return registry().emplace_back(std::make_shared<DeviceHandle>(std::move(info)));
 }
 
-py::dict capabilities(const DeviceHandle& self) {
+Typed<"dict[str, Any]"> capabilities(const DeviceHandle& self) {
   const cl::DeviceInfo& info = self.info;
   py::dict result;
   result["fp16"] = info.fp16;
@@ -48,7 +48,7 @@ py::dict capabilities(const DeviceHandle& self) {
   return result;
 }
 
-py::dict memory(const DeviceHandle& self) {
+Typed<"dict[str, int]"> memory(const DeviceHandle& self) {
   const cl::Counters now = self.device == nullptr ? cl::Counters{} : self.device->counters();
   const TensorMemory tensors = self.device == nullptr ? TensorMemory{} : tensor_memory(self.device);
   const HostStorages host = host_storages_live();
@@ -73,7 +73,7 @@ py::dict memory(const DeviceHandle& self) {
   return result;
 }
 
-py::list take_launch_times(DeviceHandle& self) {
+Typed<"list[tuple[str, str, list[int], list[int], int, int]]"> take_launch_times(DeviceHandle& self) {
   const cl::DevicePtr device = self.open();
   const auto times = without_gil([&] { return device->take_launch_times(); });
   py::list result;
@@ -118,7 +118,7 @@ DeviceHandlePtr shared_device_of(const cl::DevicePtr& device) {
   return nullptr;
 }
 
-DeviceHandlePtr from_opencl(const py::object& context, const py::object& queue) {
+DeviceHandlePtr from_opencl(const Typed<"object">& context, const Typed<"object">& queue) {
   const cl::Device::Handles theirs{
       static_cast<_cl_context*>(to_opencl(context, "Device.from_opencl", "context")),
       queue.is_none() ? nullptr : static_cast<_cl_command_queue*>(to_opencl(queue, "Device.from_opencl", "queue"))};
@@ -204,7 +204,7 @@ Placement to_placement(py::handle value, std::string_view where) {
   return {false, select(value)->open()};
 }
 
-py::object placement_to_python(const cl::DevicePtr& device) {
+Typed<"Device | str"> placement_to_python(const cl::DevicePtr& device) {
   return device == nullptr ? py::object(py::str("host")) : py::cast(handle_of(device));
 }
 
@@ -216,7 +216,7 @@ variable KVTRIE_DEVICE, if set, stands in for ``name``. ``Device(name)`` is the 
 contains ``name`` (letter case is ignored). The same device is opened once in a process, however often it is named.
 
 Raises ``DeviceError`` when the machine has no OpenCL device, and ``ArgumentError`` when none has that name.)");
-  c.def(py::init([](const py::object& name) {
+  c.def(py::init([](const Typed<"Place">& name) {
           DeviceHandlePtr handle = select(name);
           handle->open();
           return handle;

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "cl/device.h"
 #include "gil.h"
+#include "typed.h"
 
 namespace kvtrie::binding {
 
@@ -45,6 +46,6 @@ struct Placement {
 
 // From a `device` argument: None (the default device), a Device, "host", or part of a device's name.
 Placement to_placement(py::handle value, std::string_view where);
-py::object placement_to_python(const cl::DevicePtr& device);  // a Device; "host" for null
+Typed<"Device | str"> placement_to_python(const cl::DevicePtr& device);  // a Device; "host" for null
 
 }  // namespace kvtrie::binding

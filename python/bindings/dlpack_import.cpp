@@ -126,7 +126,8 @@ Layout layout_of(const dlpack::Array& array, py::ssize_t item_bytes, const Asked
 }
 
 // (array, whether it has the bits of bfloat16). Exceptions of its own methods pass through.
-py::tuple from_dlpack(const py::object& value, std::string where, std::string name) {
+Typed<"tuple[npt.NDArray[np.generic], bool]"> from_dlpack(const Typed<"object">& value, std::string where,
+                                                          std::string name) {
   const Asked asked{std::move(where), std::move(name)};
   std::unique_ptr<Taken> taken = take(capsule_of(value), asked);
   const dlpack::Array& source = taken->array();

@@ -12,9 +12,9 @@ constexpr const char* kClass = "EncoderCache";
 
 using Class = CacheClass<EncoderCache>;
 
-std::shared_ptr<EncoderCache> make_cache(const py::object& layers, const py::object& kv_heads,
-                                         const py::object& head_dim, const py::object& capacity,
-                                         const py::object& dtype, const py::object& device) {
+std::shared_ptr<EncoderCache> make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& kv_heads,
+                                         const Typed<"int">& head_dim, const Typed<"int">& capacity,
+                                         const Typed<"str">& dtype, const Typed<"Place">& device) {
   std::vector<std::int32_t> numbers = to_layers(layers, kClass);
   KvShape shape;
   shape.layers = static_cast<std::uint32_t>(numbers.size());
@@ -28,29 +28,30 @@ std::shared_ptr<EncoderCache> make_cache(const py::object& layers, const py::obj
 
 // ---- steps --------------------------------------------------------------------------------------------------------
 
-void start_forward(EncoderCache& self, const py::object& positions, const py::object& sequences, bool reserve,
-                   const py::object& items) {
+void start_forward(EncoderCache& self, const Typed<"Integers">& positions, const Typed<"Integers">& sequences,
+                   bool reserve, const Typed<"Sequence[tuple[int, int, int]] | None">& items) {
   const IntegerArgument at(positions, "start_forward", "positions");
   const IntegerArgument of(sequences, "start_forward", "sequences");
   const std::vector<EncoderItem> with = to_items(items, "start_forward");
   without_gil([&] { self.start_forward(at.span(), of.span(), reserve, with); });
 }
 
-void put(EncoderCache& self, const py::object& layer, const py::object& k, const py::object& v) {
+void put(EncoderCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self);
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
   without_gil([&] { self.put(*self.current_forward(), number, keys, values); });
 }
 
-py::tuple get(EncoderCache& self, const py::object& layer) {
+Typed<"tuple[Tensor, Tensor, Tensor]"> get(EncoderCache& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "get", "layer");
   CausalCache::History history = without_gil([&] { return self.get(*self.current_forward(), number); });
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
-Tensor attend(EncoderCache& self, const py::object& layer, const py::object& q, const py::object& scale,
-              const py::object& softcap, const py::object& sinks) {
+Tensor attend(EncoderCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
+              const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
+              const Typed<"ArrayLike | None">& sinks) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
@@ -58,7 +59,7 @@ Tensor attend(EncoderCache& self, const py::object& layer, const py::object& q, 
   return without_gil([&] { return self.attend(*self.current_forward(), number, query, options); });
 }
 
-py::object item(EncoderCache& self, const py::object& seq) {
+Typed<"tuple[int, int] | None"> item(EncoderCache& self, const Typed<"int">& seq) {
   const SequenceId id = to_sequence(seq, "item");
   const auto found = without_gil([&] { return self.item(id); });
   if (!found) return py::none();

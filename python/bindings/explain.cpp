@@ -25,8 +25,8 @@ py::dict reach_to_python(const CacheReach& reach) {
 
 }  // namespace
 
-py::dict explain_to_python(const PrefixCache& self, const py::object& tokens, const py::object& name_space,
-                           const py::object& atomic) {
+Typed<"ExplanationFields"> explain_to_python(const PrefixCache& self, const Typed<"Integers">& tokens,
+                                             const Typed<"str">& name_space, const Typed<"Spans | None">& atomic) {
   const PathArgument path(tokens, atomic, "explain");
   const std::string_view name = to_text(name_space, "explain", "namespace");
   const Explanation found = without_gil([&] { return self.explain(name, path.span()); });

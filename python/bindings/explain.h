@@ -4,12 +4,13 @@
 #include <pybind11/pybind11.h>
 
 #include "prefix_cache/prefix_cache.h"
+#include "typed.h"
 
 namespace kvtrie::binding {
 
 namespace py = pybind11;
 
-py::dict explain_to_python(const PrefixCache& self, const py::object& tokens, const py::object& name_space,
-                           const py::object& atomic);
+Typed<"ExplanationFields"> explain_to_python(const PrefixCache& self, const Typed<"Integers">& tokens,
+                                             const Typed<"str">& name_space, const Typed<"Spans | None">& atomic);
 
 }  // namespace kvtrie::binding

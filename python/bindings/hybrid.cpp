@@ -32,7 +32,7 @@ void add_components(Components& components, py::handle cache) {
   }
 }
 
-HybridCache::Ptr make_cache(const py::object& caches) {
+HybridCache::Ptr make_cache(const Typed<"AnyCache | Sequence[AnyCache]">& caches) {
   Components components;
   const bool several = !PyUnicode_Check(caches.ptr()) && PySequence_Check(caches.ptr());
   if (!several) add_components(components, caches);
@@ -53,29 +53,30 @@ std::optional<std::int32_t> to_layer(const py::object& layer, const char* where)
 
 // ---- steps --------------------------------------------------------------------------------------------------------
 
-void start_forward(HybridCache& self, const py::object& positions, const py::object& sequences, bool reserve,
-                   const py::object& items) {
+void start_forward(HybridCache& self, const Typed<"Integers">& positions, const Typed<"Integers">& sequences,
+                   bool reserve, const Typed<"Sequence[tuple[int, int, int]] | None">& items) {
   const IntegerArgument at(positions, "start_forward", "positions");
   const IntegerArgument of(sequences, "start_forward", "sequences", -1);
   const std::vector<EncoderItem> with = to_items(items, "start_forward");
   without_gil([&] { self.start_forward(at.span(), of.span(), reserve, with); });
 }
 
-void put(HybridCache& self, const py::object& layer, const py::object& k, const py::object& v) {
+void put(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self.attention_component(number, "put"));
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
   without_gil([&] { self.put(number, keys, values); });
 }
 
-py::tuple get(HybridCache& self, const py::object& layer) {
+Typed<"tuple[Tensor, Tensor, Tensor]"> get(HybridCache& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "get", "layer");
   CausalCache::History history = without_gil([&] { return self.get(number); });
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
-Tensor attend(HybridCache& self, const py::object& layer, const py::object& q, const py::object& scale,
-              const py::object& softcap, const py::object& sinks) {
+Tensor attend(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
+              const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
+              const Typed<"ArrayLike | None">& sinks) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self.attention_component(number, "attend"));
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
@@ -83,12 +84,13 @@ Tensor attend(HybridCache& self, const py::object& layer, const py::object& q, c
   return without_gil([&] { return self.attend(number, query, options); });
 }
 
-void set_causal(HybridCache& self, const py::object& except) {
+void set_causal(HybridCache& self, const Typed<"Integers">& except) {
   const std::vector<std::int32_t> rows = IntegerArgument(except, "set_causal", "except_").vector();
   without_gil([&] { self.set_causal(std::vector<std::uint32_t>(rows.begin(), rows.end())); });
 }
 
-Tensor conv(HybridCache& self, const py::object& layer, const py::object& x, const py::object& weight) {
+Tensor conv(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x,
+            const Typed<"ArrayLike">& weight) {
   const std::int32_t number = to_int32(layer, "conv", "layer");
   const Placement place = placement_of(self.recurrent_component(number, "conv"));
   const Tensor rows = to_tensor(x, place, "conv", "x", DType::kFloat32);
@@ -96,8 +98,9 @@ Tensor conv(HybridCache& self, const py::object& layer, const py::object& x, con
   return without_gil([&] { return self.conv(number, rows, taps); });
 }
 
-Tensor gated_delta(HybridCache& self, const py::object& layer, const py::object& q, const py::object& k,
-                   const py::object& v, const py::object& g, const py::object& beta) {
+Tensor gated_delta(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
+                   const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v, const Typed<"ArrayLike">& g,
+                   const Typed<"ArrayLike">& beta) {
   const std::int32_t number = to_int32(layer, "gated_delta", "layer");
   const Placement place = placement_of(self.recurrent_component(number, "gated_delta"));
   const auto operand = [&](const py::object& value, const char* name) {
@@ -108,22 +111,23 @@ Tensor gated_delta(HybridCache& self, const py::object& layer, const py::object&
   return without_gil([&] { return self.gated_delta(number, queries, keys, values, gates, betas); });
 }
 
-Tensor ssd(HybridCache& self, const py::object& layer, const py::object& x, const py::object& dt, const py::object& a,
-           const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
-           const py::object& dt_max) {
+Tensor ssd(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& dt,
+           const Typed<"ArrayLike">& a, const Typed<"ArrayLike">& b, const Typed<"ArrayLike">& c,
+           const Typed<"ArrayLike">& d, const Typed<"float">& dt_min, const Typed<"float | None">& dt_max) {
   const std::int32_t number = to_int32(layer, "ssd", "layer");
   const ops::SsdInputs in =
       to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, placement_of(self.recurrent_component(number, "ssd")), "ssd");
   return without_gil([&] { return self.ssd(number, in); });
 }
 
-py::tuple states(HybridCache& self, const py::object& layer) {
+Typed<"tuple[Tensor | None, Tensor | None]"> states(HybridCache& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(number); });
   return py::make_tuple(optional_to_python(std::move(found.conv)), optional_to_python(std::move(found.delta)));
 }
 
-void put_states(HybridCache& self, const py::object& layer, const py::object& conv, const py::object& delta) {
+void put_states(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike | None">& conv,
+                const Typed<"ArrayLike | None">& delta) {
   const std::int32_t number = to_int32(layer, "put_states", "layer");
   const Placement place = placement_of(self.recurrent_component(number, "put_states"));
   const Tensor tails = to_optional_tensor(conv, place, "put_states", "conv");
@@ -135,8 +139,7 @@ void put_states(HybridCache& self, const py::object& layer, const py::object& co
 
 void add_properties(Class& c) {
   c.def_property_readonly(
-      "caches",
-      [](const HybridCache& self) {
+      "caches", [](const HybridCache& self) -> Typed<"list[CausalCache | RecurrentCache | EncoderCache]"> {
         py::list caches;
         for (const HybridCache::Component& each : self.caches()) caches.append(component_to_python(each));
         return caches;
@@ -183,7 +186,7 @@ void add_recurrent_steps(Class& c) {
         "``RecurrentCache.put_states`` of the cache that has the layer.");
   c.def(
       "boundaries",
-      [](HybridCache& self, const py::object& layer) {
+      [](HybridCache& self, const Typed<"int | None">& layer) {
         const auto number = to_layer(layer, "boundaries");
         return without_gil([&] { return self.boundaries(number); });
       },
@@ -191,7 +194,7 @@ void add_recurrent_steps(Class& c) {
       "``RecurrentCache.boundaries``; alike in all recurrent caches. ``NotSupportedError`` without one.");
   c.def(
       "row_starts",
-      [](HybridCache& self, const py::object& layer) {
+      [](HybridCache& self, const Typed<"int | None">& layer) {
         const auto number = to_layer(layer, "row_starts");
         return without_gil([&] { return self.row_starts(number); });
       },

@@ -57,7 +57,7 @@ py::dict to_python(const InspectedFile& file) {
   return result;
 }
 
-py::dict inspect(const py::object& path, const py::object& given) {
+Typed<"dict[str, Any]"> inspect(const Typed<"str">& path, const Typed<"Keys">& given) {
   const std::string folder = to_folder(path, "inspect", "folder");
   const KeyRingPtr keys = to_keys(given, "inspect");
   const InspectedFolder found = without_gil([&] { return inspect_folder(folder, keys.get()); });

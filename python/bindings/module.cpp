@@ -1,5 +1,5 @@
-// kvtrie._core: the C++ library as Python sees it. One init function for each topic; python/kvtrie/_core.pyi has the
-// types.
+// kvtrie._core: the C++ library as Python sees it. One init function for each topic. The types of arguments and
+// results are in the signatures (typed.h), and from there in python/kvtrie/_core.pyi.
 #include <pybind11/pybind11.h>
 
 #include "base_class.h"
@@ -22,6 +22,7 @@ void init_recurrent(py::module_& m);
 void init_encoder(py::module_& m);
 void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
+void init_tokens(py::module_& m);
 void init_token_texts(py::module_& m);
 void init_ending(py::module_& m);
 void init_dlpack_import(py::module_& m);
@@ -51,6 +52,7 @@ PYBIND11_MODULE(_core_contents, m) {
   kvtrie::binding::init_encoder(m);
   kvtrie::binding::init_hybrid(m);
   kvtrie::binding::init_trie(m);
+  kvtrie::binding::init_tokens(m);
   kvtrie::binding::init_token_texts(m);
   kvtrie::binding::init_ending(m);
   kvtrie::binding::init_dlpack_import(m);

@@ -28,7 +28,7 @@ using Unary = Tensor (*)(const Tensor&);
 using Binary = Tensor (*)(const Tensor&, const Tensor&);
 
 auto unary(const char* name, Unary operation) {
-  return [name, operation](const py::object& x) {
+  return [name, operation](const Typed<"ArrayLike">& x) {
     const Tensor a = to_tensor(x, placement_among({x}), name, "x");
     return without_gil([&] { return operation(a); });
   };
@@ -36,7 +36,7 @@ auto unary(const char* name, Unary operation) {
 
 // `first` and `second` are the names of the arguments.
 auto binary(const char* name, const char* first, const char* second, Binary operation) {
-  return [=](const py::object& x, const py::object& y) {
+  return [=](const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& y) {
     const Placement place = placement_among({x, y});
     const Tensor a = to_tensor(x, place, name, first);
     const Tensor b = to_tensor(y, place, name, second);
@@ -44,8 +44,9 @@ auto binary(const char* name, const char* first, const char* second, Binary oper
   };
 }
 
-Tensor rope(const py::object& x, const py::object& positions, const py::object& base, const py::object& dims,
-            const py::object& scaling, bool interleaved, const py::object& table) {
+Tensor rope(const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& positions, const Typed<"float">& base,
+            const Typed<"int | None">& dims, const Typed<"Mapping[str, Any] | None">& scaling, bool interleaved,
+            const Typed<"ops.RopeTable | None">& table) {
   const Placement place = placement_among({x, positions});
   const Tensor a = to_tensor(x, place, "rope", "x");
   const Tensor at = to_tensor(positions, place, "rope", "positions", DType::kInt32);
@@ -58,8 +59,9 @@ Tensor rope(const py::object& x, const py::object& positions, const py::object& 
   return without_gil([&] { return ops::rope(a, at, params); });
 }
 
-Tensor attention(const py::object& q, const py::object& k, const py::object& v, const py::object& mask,
-                 const py::object& scale, const py::object& softcap, const py::object& sinks) {
+Tensor attention(const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v,
+                 const Typed<"ArrayLike | None">& mask, const Typed<"float | None">& scale,
+                 const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks) {
   const Placement place = placement_among({q, k, v});
   const Tensor query = to_tensor(q, place, "attention", "q");
   const Tensor keys = to_tensor(k, place, "attention", "k");
@@ -73,7 +75,7 @@ int to_axis(const py::object& axis, const char* where) {
   return static_cast<int>(to_integer(axis, where, "axis", -16, 15));
 }
 
-Tensor concat(const py::object& tensors, const py::object& axis) {
+Tensor concat(const Typed<"Sequence[ArrayLike]">& tensors, const Typed<"int">& axis) {
   if (!py::isinstance<py::list>(tensors) && !py::isinstance<py::tuple>(tensors)) {
     refuse_type(tensors, "concat", "tensors", "a list of tensors");
   }
@@ -93,7 +95,7 @@ Tensor concat(const py::object& tensors, const py::object& axis) {
   return without_gil([&] { return ops::concat(operands, along); });
 }
 
-std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py::object& axis) {
+std::vector<Tensor> split(const Typed<"ArrayLike">& x, const Typed<"Integers">& sizes, const Typed<"int">& axis) {
   const Tensor a = to_tensor(x, placement_among({x}), "split", "x");
   const IntegerArgument checked(sizes, "split", "sizes");
   const std::vector<std::int64_t> wide(checked.span().begin(), checked.span().end());
@@ -101,9 +103,9 @@ std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py
   return without_gil([&] { return ops::split(a, wide, along); });
 }
 
-void warm_up(const py::object& heads, const py::object& kv_heads, const py::object& head_dim,
-             const py::object& v_head_dim, const py::object& dtype, const py::object& weight_dtype,
-             const py::object& activation, const py::object& device) {
+void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
+             const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype, const Typed<"str">& weight_dtype,
+             const Typed<"str | None">& activation, const Typed<"Place">& device) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);
@@ -130,8 +132,9 @@ void init_rope(py::module_& m) {
 
 Arguments as in ``rope``; ``head_dim``: numbers per head; ``length``: tokens of the text, for scalings that depend on
 it.)");
-  c.def(py::init([](const py::object& head_dim, const py::object& base, const py::object& dims,
-                    const py::object& scaling, bool interleaved, const py::object& length, const py::object& device) {
+  c.def(py::init([](const Typed<"int">& head_dim, const Typed<"float">& base, const Typed<"int | None">& dims,
+                    const Typed<"Mapping[str, Any] | None">& scaling, bool interleaved, const Typed<"int">& length,
+                    const Typed<"Place">& device) {
           const ops::RopeParams params = to_rope(base, dims, scaling, interleaved, "RopeTable");
           const std::int32_t numbers = to_int32(head_dim, "RopeTable", "head_dim", 2);
           const std::int32_t tokens = to_int32(length, "RopeTable", "length");
@@ -156,8 +159,8 @@ Face's ``rope_scaling`` (linear, dynamic, yarn, longrope, llama3). ``interleaved
 dims/2). ``table``: a ``RopeTable`` to use instead of the other arguments; saves an upload in each call.)");
 }
 
-Tensor clamp(const py::object& x, const py::object& low, const py::object& high, const py::object& scale,
-             const py::object& shift) {
+Tensor clamp(const Typed<"ArrayLike">& x, const Typed<"float | None">& low, const Typed<"float | None">& high,
+             const Typed<"float">& scale, const Typed<"float">& shift) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Tensor a = to_tensor(x, placement_among({x}), "clamp", "x");
   ops::Clamp bounds;
@@ -191,7 +194,8 @@ void init_elementwise(py::module_& m) {
 void init_norms(py::module_& m) {
   m.def(
       "rms_norm",
-      [](const py::object& x, const py::object& weight, const py::object& eps, const py::object& offset) {
+      [](const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& weight, const Typed<"float">& eps,
+         const Typed<"float">& offset) {
         const Placement place = placement_among({x, weight});
         const Tensor a = to_tensor(x, place, "rms_norm", "x"), w = to_tensor(weight, place, "rms_norm", "weight");
         const float e = to_float(eps, "rms_norm", "eps"), o = to_float(offset, "rms_norm", "offset");
@@ -201,7 +205,8 @@ void init_norms(py::module_& m) {
       "x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis; weight [dim] (Zhang and Sennrich, 2019).");
   m.def(
       "layer_norm",
-      [](const py::object& x, const py::object& weight, const py::object& bias, const py::object& eps) {
+      [](const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& weight, const Typed<"ArrayLike | None">& bias,
+         const Typed<"float">& eps) {
         const Placement place = placement_among({x, weight});
         const Tensor a = to_tensor(x, place, "layer_norm", "x"), w = to_tensor(weight, place, "layer_norm", "weight");
         const Tensor b = to_optional_tensor(bias, place, "layer_norm", "bias");
@@ -212,7 +217,7 @@ void init_norms(py::module_& m) {
       "(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; weight, bias [dim]; bias may be None.");
   m.def(
       "l2_norm",
-      [](const py::object& x, const py::object& eps) {
+      [](const Typed<"ArrayLike">& x, const Typed<"float">& eps) {
         const Tensor a = to_tensor(x, placement_among({x}), "l2_norm", "x");
         const float e = to_float(eps, "l2_norm", "eps");
         return without_gil([&] { return ops::l2_norm(a, e); });
@@ -220,7 +225,7 @@ void init_norms(py::module_& m) {
       py::arg("x"), py::arg("eps"), "x / sqrt(sum(x^2) + eps) over the last axis.");
 }
 
-std::int32_t vector_width(const py::object& device) {
+std::int32_t vector_width(const Typed<"Place">& device) {
   const Placement place = to_placement(device, "vector_width");
   if (place.on_host) fail(ErrorKind::kNotSupported, "vector_width", "device: got the host, allowed a device");
   return without_gil([&] { return ops::vector_width(*place.device); });

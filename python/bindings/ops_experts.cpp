@@ -13,8 +13,9 @@
 namespace kvtrie::binding {
 namespace {
 
-py::tuple route(const py::object& scores, const py::object& k, const py::object& weighting, const py::object& bias,
-                const py::object& groups, const py::object& kept) {
+Typed<"tuple[Tensor, Tensor]"> route(const Typed<"ArrayLike">& scores, const Typed<"int">& k,
+                                     const Typed<"str">& weighting, const Typed<"ArrayLike | None">& bias,
+                                     const Typed<"int">& groups, const Typed<"int">& kept) {
   const ops::Weighting wanted = ops::weighting_from_name(std::string(to_text(weighting, "route", "weighting")));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const Placement place = placement_among({scores, bias});
@@ -29,20 +30,20 @@ py::tuple route(const py::object& scores, const py::object& k, const py::object&
   return py::make_tuple(std::move(routes.chosen), std::move(routes.factors));
 }
 
-Tensor scale_rows(const py::object& x, const py::object& factors) {
+Tensor scale_rows(const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& factors) {
   const Placement place = placement_among({x, factors});
   const Tensor a = to_tensor(x, place, "scale_rows", "x"), f = to_tensor(factors, place, "scale_rows", "factors");
   return without_gil([&] { return ops::scale_rows(a, f); });
 }
 
-Tensor weighted_sum(const py::object& x, const py::object& factors) {
+Tensor weighted_sum(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | None">& factors) {
   const Placement place = placement_among({x, factors});
   const Tensor a = to_tensor(x, place, "weighted_sum", "x"),
                f = to_optional_tensor(factors, place, "weighted_sum", "factors");
   return without_gil([&] { return ops::weighted_sum(a, f); });
 }
 
-ops::PackedSet make_set(const py::object& like, const py::object& count) {
+ops::PackedSet make_set(const Typed<"ops.PackedWeight | ops.PackedPair">& like, const Typed<"int">& count) {
   const auto wanted = to_integer(count, "PackedSet", "count", 0, std::numeric_limits<std::int32_t>::max());
   if (py::isinstance<ops::PackedPair>(like)) return {like.cast<ops::PackedPair&>(), wanted};
   if (!py::isinstance<ops::PackedWeight>(like))
@@ -50,7 +51,7 @@ ops::PackedSet make_set(const py::object& like, const py::object& count) {
   return {like.cast<ops::PackedWeight&>(), wanted};
 }
 
-void put(ops::PackedSet& self, const py::object& index, const py::object& weight) {
+void put(ops::PackedSet& self, const Typed<"int">& index, const Typed<"ops.PackedWeight | ops.PackedPair">& weight) {
   const auto at = to_integer(index, "PackedSet.put", "index", 0, std::numeric_limits<std::int32_t>::max());
   if (py::isinstance<ops::PackedPair>(weight)) return self.put(at, weight.cast<ops::PackedPair&>());
   if (!py::isinstance<ops::PackedWeight>(weight))
@@ -58,15 +59,15 @@ void put(ops::PackedSet& self, const py::object& index, const py::object& weight
   self.put(at, weight.cast<ops::PackedWeight&>());
 }
 
-py::object item(const ops::PackedSet& self, const py::object& index) {
+Typed<"ops.PackedWeight | ops.PackedPair"> item(const ops::PackedSet& self, const Typed<"int">& index) {
   const auto at = to_integer(index, "PackedSet", "index", 0, std::numeric_limits<std::int32_t>::max());
   if (at < 0 || at >= self.count())
     throw py::index_error(cat("[PackedSet] index: got ", at, ", allowed 0 to ", self.count() - 1));
   return self.holds_pairs() ? py::cast(self.pair(at)) : py::cast(self.weight(at));
 }
 
-Tensor matmul_routed(const py::object& x, const py::object& weights, const py::object& chosen,
-                     const py::object& activation) {
+Tensor matmul_routed(const Typed<"ArrayLike">& x, const Typed<"ops.PackedSet">& weights,
+                     const Typed<"ArrayLike">& chosen, const Typed<"str">& activation) {
   constexpr const char* kWhere = "matmul_routed";
   if (!py::isinstance<ops::PackedSet>(weights)) refuse_type(weights, kWhere, "weights", "a PackedSet");
   const auto& set = weights.cast<ops::PackedSet&>();
@@ -76,7 +77,7 @@ Tensor matmul_routed(const py::object& x, const py::object& weights, const py::o
   return without_gil([&] { return ops::matmul_routed(a, set, c, gate); });
 }
 
-bool can_route(const py::object& device) {
+bool can_route(const Typed<"Place">& device) {
   const Placement place = to_placement(device, "can_route");
   return !place.on_host && without_gil([&] { return ops::can_route(*place.device); });
 }

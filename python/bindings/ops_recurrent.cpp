@@ -33,8 +33,10 @@ py::tuple to_python(ops::Recurrence result) {
   return py::make_tuple(std::move(result.y), states);
 }
 
-py::tuple causal_conv1d(const py::object& x, const py::object& weight, const py::object& states,
-                        const py::object& row_starts, const py::object& boundaries) {
+Typed<"tuple[Tensor, Tensor | None]"> causal_conv1d(const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& weight,
+                                                    const Typed<"ArrayLike | None">& states,
+                                                    const Typed<"Integers | None">& row_starts,
+                                                    const Typed<"Sequence[Integers] | None">& boundaries) {
   constexpr const char* kWhere = "causal_conv1d";
   const Placement place = placement_among({x, weight, states});
   const Tensor rows = to_tensor(x, place, kWhere, "x", DType::kFloat32);
@@ -45,9 +47,11 @@ py::tuple causal_conv1d(const py::object& x, const py::object& weight, const py:
   return to_python(without_gil([&] { return ops::causal_conv1d(rows, taps, before, starts, cuts); }));
 }
 
-py::tuple gated_delta(const py::object& q, const py::object& k, const py::object& v, const py::object& g,
-                      const py::object& beta, const py::object& states, const py::object& row_starts,
-                      const py::object& boundaries) {
+Typed<"tuple[Tensor, Tensor]"> gated_delta(const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k,
+                                           const Typed<"ArrayLike">& v, const Typed<"ArrayLike">& g,
+                                           const Typed<"ArrayLike">& beta, const Typed<"ArrayLike | None">& states,
+                                           const Typed<"Integers | None">& row_starts,
+                                           const Typed<"Sequence[Integers] | None">& boundaries) {
   constexpr const char* kWhere = "gated_delta";
   const Placement place = placement_among({q, k, v, g, beta, states});
   const auto operand = [&](const py::object& value, const char* name) {
@@ -62,9 +66,12 @@ py::tuple gated_delta(const py::object& q, const py::object& k, const py::object
       without_gil([&] { return ops::gated_delta(queries, keys, values, gates, betas, before, starts, cuts); }));
 }
 
-py::tuple ssd(const py::object& x, const py::object& dt, const py::object& a, const py::object& b, const py::object& c,
-              const py::object& d, const py::object& dt_min, const py::object& dt_max, const py::object& states,
-              const py::object& row_starts, const py::object& boundaries) {
+Typed<"tuple[Tensor, Tensor]"> ssd(const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& dt,
+                                   const Typed<"ArrayLike">& a, const Typed<"ArrayLike">& b,
+                                   const Typed<"ArrayLike">& c, const Typed<"ArrayLike">& d,
+                                   const Typed<"float">& dt_min, const Typed<"float | None">& dt_max,
+                                   const Typed<"ArrayLike | None">& states, const Typed<"Integers | None">& row_starts,
+                                   const Typed<"Sequence[Integers] | None">& boundaries) {
   constexpr const char* kWhere = "ssd";
   const Placement place = placement_among({x, dt, a, b, c, d, states});
   const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, place, kWhere);

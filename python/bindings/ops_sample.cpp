@@ -54,8 +54,10 @@ std::vector<ops::LogitEdit> to_edits(const py::object& edits) {
   return made;
 }
 
-Tensor sample(const py::object& logits, const py::object& temperature, const py::object& top_k, const py::object& top_p,
-              const py::object& seed, const py::object& min_p, const py::object& edits) {
+Tensor sample(const Typed<"ArrayLike">& logits, const Typed<"float | Sequence[float]">& temperature,
+              const Typed<"int | Sequence[int]">& top_k, const Typed<"float | Sequence[float]">& top_p,
+              const Typed<"int | Sequence[int]">& seed, const Typed<"float | Sequence[float]">& min_p,
+              const Typed<"tuple[Integers, Integers, ArrayLike, ArrayLike] | None">& edits) {
   const Tensor x = to_tensor(logits, placement_among({logits}), kWhere, "logits");
   std::vector<ops::SampleOptions> rows(x.rank() == 2 ? static_cast<std::size_t>(x.dim(0)) : 0);
   for_rows(temperature, "temperature", rows.size(),

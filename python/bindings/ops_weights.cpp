@@ -50,8 +50,8 @@ Tensor matmul_several(const py::object& x, const py::object& w, const py::object
   return without_gil([&] { return ops::matmul(a, items, added); });
 }
 
-Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
-              const py::object& add) {
+Tensor matmul(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | ops.PackedWeight | Sequence[ops.PackedWeight]">& w,
+              bool transpose_w, const Typed<"str | None">& backend, const Typed<"ArrayLike | None">& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
   if (are_several<ops::PackedWeight>(w)) return matmul_several(x, w, add);
   if (!py::isinstance<ops::PackedWeight>(w)) {
@@ -72,7 +72,7 @@ Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const 
   return without_gil([&] { return ops::matmul(a, packed, added); });
 }
 
-ops::PackedWeight pack(const py::object& w, const py::object& dtype) {
+ops::PackedWeight pack(const Typed<"ArrayLike">& w, const Typed<"Any | None">& dtype) {
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack", "dtype");
   const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
   return without_gil([&] { return ops::pack(weight, true, wanted); });
@@ -102,15 +102,16 @@ Placement to_device(const py::object& device, const char* where) {
   return place;
 }
 
-ops::PackedWeight pack_blocks(const py::object& blocks, const std::string& dtype, const py::object& device) {
+ops::PackedWeight pack_blocks(const Typed<"npt.NDArray[np.uint8]">& blocks, const std::string& dtype,
+                              const Typed<"Place">& device) {
   const BlockBytes bytes = to_blocks(blocks, "pack_blocks", "blocks");
   const ops::BlockMatrix matrix =
       to_matrix(bytes, to_device(device, "pack_blocks"), ops::weight_dtype_from_name(dtype, "pack_blocks", "dtype"));
   return without_gil([&] { return ops::pack_blocks(matrix); });
 }
 
-ops::PackedPair pack_pair_blocks(const py::object& gate, const py::object& up, const std::string& dtype,
-                                 const py::object& device) {
+ops::PackedPair pack_pair_blocks(const Typed<"npt.NDArray[np.uint8]">& gate, const Typed<"npt.NDArray[np.uint8]">& up,
+                                 const std::string& dtype, const Typed<"Place">& device) {
   constexpr const char* kWhere = "pack_pair_blocks";
   const Placement place = to_device(device, kWhere);
   const ops::WeightDType kept = ops::weight_dtype_from_name(dtype, kWhere, "dtype");
@@ -119,14 +120,15 @@ ops::PackedPair pack_pair_blocks(const py::object& gate, const py::object& up, c
   return without_gil([&] { return ops::pack_pair_blocks(first, second); });
 }
 
-ops::PackedPair pack_pair(const py::object& gate, const py::object& up, const py::object& dtype) {
+ops::PackedPair pack_pair(const Typed<"ArrayLike">& gate, const Typed<"ArrayLike">& up,
+                          const Typed<"Any | None">& dtype) {
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack_pair", "dtype");
   const Placement place = placement_among({gate, up});
   const Tensor a = to_tensor(gate, place, "pack_pair", "gate"), b = to_tensor(up, place, "pack_pair", "up");
   return without_gil([&] { return ops::pack_pair(a, b, wanted); });
 }
 
-Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& activation) {
+Tensor matmul_gated(const Typed<"ArrayLike">& x, const Typed<"ops.PackedPair">& w, const Typed<"str">& activation) {
   if (!py::isinstance<ops::PackedPair>(w)) refuse_type(w, "matmul_gated", "w", "a PackedPair");
   const auto& pair = w.cast<ops::PackedPair&>();
   const ops::Activation chosen =
@@ -154,7 +156,8 @@ Tensor embedding_of(const std::vector<Item>& items, std::int64_t limit, const Pl
   });
 }
 
-Tensor embedding(const py::object& table, const py::object& ids) {
+Tensor embedding(const Typed<"ArrayLike | ops.PackedWeight | Sequence[Tensor] | Sequence[ops.PackedWeight]">& table,
+                 const Typed<"Integers">& ids) {
   std::int64_t limit = 0;
   if (py::isinstance<ops::PackedWeight>(table) || are_several<ops::PackedWeight>(table)) {
     const std::vector<ops::PackedWeight> items = are_several<ops::PackedWeight>(table)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "arrays.h"
 #include "base/error.h"
@@ -17,7 +18,7 @@ template <class Packed>
 py::class_<Packed> init_packed(py::module_& m, const char* name, const char* doc) {
   py::class_<Packed> c(m, name, doc);
   c.def_property_readonly(
-      "shape", [](const Packed& self) { return py::make_tuple(self.out_features(), self.in_features()); },
+      "shape", [](const Packed& self) { return std::pair(self.out_features(), self.in_features()); },
       "(out, in) of a weight in it.");
   c.def_property_readonly(
       "dtype", [](const Packed& self) { return ops::name_of(self.dtype()); }, "How its numbers are kept.");

@@ -26,7 +26,6 @@
 #include "reason.h"
 #include "remote_store.h"
 #include "tree/demand.h"
-#include "tree/media.h"
 #include "trie/token_texts.h"
 
 namespace kvtrie::binding {
@@ -62,8 +61,9 @@ std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::
   return caps;
 }
 
-void set_limits(PrefixCache& self, const py::object& held_cells, const py::object& held_slots,
-                const py::object& host_bytes, const py::object& disk_bytes) {
+void set_limits(PrefixCache& self, const Typed<"int | Sequence[int | None] | None">& held_cells,
+                const Typed<"int | Sequence[int | None] | None">& held_slots, const Typed<"Bytes | None">& host_bytes,
+                const Typed<"Bytes | None">& disk_bytes) {
   Limits limits;
   limits.held_cells = to_caps(held_cells, self.caches().size(), "held_cells");
   limits.held_slots = to_caps(held_slots, self.states().size(), "held_slots");
@@ -105,12 +105,14 @@ LoadPolicy to_load_policy(const py::object& load) {
   fail(ErrorKind::kArgument, "PrefixCache", "load: got '", name, "', allowed auto, always");
 }
 
-PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
-                          const py::object& disk, const py::object& disk_bytes, const py::object& store,
-                          const py::object& store_max_value, const py::object& store_deadline, const py::object& policy,
-                          const py::object& load, const py::object& checkpoint_every, const py::object& growth,
-                          const py::object& clock, const py::object& ttl, const py::object& keys, bool quotas,
-                          const py::object& disk_after) {
+PrefixCachePtr make_cache(
+    const Typed<"CausalCache | RecurrentCache | HybridCache | Sequence[CausalCache | RecurrentCache | HybridCache]">&
+        caches,
+    const Typed<"str">& fingerprint, const Typed<"Bytes">& host_bytes, const Typed<"str | None">& disk,
+    const Typed<"Bytes">& disk_bytes, const Typed<"object">& store, const Typed<"Bytes | None">& store_max_value,
+    const Typed<"float | None">& store_deadline, const Typed<"str">& policy, const Typed<"str">& load,
+    const Typed<"int">& checkpoint_every, const Typed<"int">& growth, const Typed<"Callable[[], float] | None">& clock,
+    const Typed<"float | None">& ttl, const Typed<"Keys">& keys, bool quotas, const Typed<"int">& disk_after) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -138,8 +140,8 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   return made;
 }
 
-py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all,
-                 bool use, bool publish, const py::object& atomic) {
+Typed<"Session"> begin(const PrefixCachePtr& self, const Typed<"Integers">& tokens, const Typed<"str">& name_space,
+                       bool reuse_all, bool use, bool publish, const Typed<"Spans | None">& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
   const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
@@ -157,8 +159,8 @@ std::vector<std::span<const Token>> to_drafts(const py::object& drafts, std::vec
   return spans;
 }
 
-py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk,
-                 const py::object& drafts) {
+Typed<"Step"> batch(const PrefixCachePtr& self, const Typed<"Sequence[Session]">& sessions, const Typed<"int">& chunk,
+                    const Typed<"Optional[Sequence[Integers]]">& drafts) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
@@ -191,8 +193,8 @@ std::uint64_t free_state(const py::object& tokens, const py::object& nbytes, con
   return without_gil([&] { return by_tokens(name, path.span()); });
 }
 
-std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& to,
-                       const py::object& name_space, const py::object& atomic) {
+std::uint64_t page_out(PrefixCache& self, const Typed<"Integers | None">& tokens, const Typed<"Bytes | None">& nbytes,
+                       const Typed<"str">& to, const Typed<"str">& name_space, const Typed<"Spans | None">& atomic) {
   const std::string_view name = to_text(to, "page_out", "to");
   require(name == "host" || name == "disk" || name == "store", "page_out", "to: got '", name,
           "', allowed 'host', 'disk' or 'store'");
@@ -203,8 +205,8 @@ std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::ob
       [&](std::uint64_t bytes) { return self.page_out_bytes(bytes, tier); });
 }
 
-std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space,
-                    const py::object& atomic) {
+std::uint64_t evict(PrefixCache& self, const Typed<"Integers | None">& tokens, const Typed<"Bytes | None">& nbytes,
+                    const Typed<"str">& name_space, const Typed<"Spans | None">& atomic) {
   return free_state(
       tokens, nbytes, name_space, atomic, "evict",
       [&](std::string_view space, std::span<const Token> path) { return self.evict(space, path); },
@@ -214,8 +216,8 @@ std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::objec
 // A method over (tokens, namespace) that returns a number of tokens.
 template <class Method>
 auto by_path(const char* where, Method method) {
-  return [where, method](PrefixCache& self, const py::object& tokens, const py::object& name_space,
-                         const py::object& atomic) {
+  return [where, method](PrefixCache& self, const Typed<"Integers">& tokens, const Typed<"str">& name_space,
+                         const Typed<"Spans | None">& atomic) {
     const PathArgument path(tokens, atomic, where);
     const std::string_view name = to_text(name_space, where, "namespace");
     return without_gil([&] { return (self.*method)(name, path.span()); });
@@ -241,31 +243,16 @@ void init_plan(py::module_& m) {
   allow_in_forks(c);
 }
 
-// The bytes of a digest, or the UTF-8 of a text that names one.
-std::string to_digest(const py::object& digest) {
-  if (PyBytes_Check(digest.ptr()) != 0) return digest.cast<std::string>();
-  if (PyUnicode_Check(digest.ptr()) != 0) return std::string(to_text(digest, "media", "digest"));
-  refuse_type(digest, "media", "digest", "bytes or str");
-}
-
-py::array media(const py::object& digest, const py::object& count) {
-  constexpr std::int32_t kMost = 1 << 24;
-  const std::int32_t positions = to_int32(count, "media", "count", 1);
-  require(positions <= kMost, "media", "count: got ", positions, ", allowed 1 to ", kMost);
-  const Token id = media_id(to_digest(digest), positions);
-  return int32_array(Tokens(static_cast<std::size_t>(positions), id));
-}
-
-std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& name_space, const py::object& ttl,
-                 const py::object& atomic) {
+std::int32_t pin(PrefixCache& self, const Typed<"Integers">& tokens, const Typed<"str">& name_space,
+                 const Typed<"float | None">& ttl, const Typed<"Spans | None">& atomic) {
   const PathArgument path(tokens, atomic, "pin");
   const std::string_view name = to_text(name_space, "pin", "namespace");
   const std::optional<double> seconds = to_seconds(ttl, "pin", "ttl");
   return without_gil([&] { return self.pin(name, path.span(), seconds); });
 }
 
-py::array match_text(const PrefixCache& self, const py::object& tokens, const py::object& texts,
-                     const py::object& name_space) {
+Int32Array match_text(const PrefixCache& self, const Typed<"Integers">& tokens, const Typed<"TokenTexts">& texts,
+                      const Typed<"str">& name_space) {
   const TokenArgument prompt(tokens, "match_text");
   if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "match_text", "texts", "a kvtrie.trie.TokenTexts");
   const auto& spelled = texts.cast<const TokenTexts&>();
@@ -336,7 +323,7 @@ False: some of it did not fit or could not be written; ``stats()["disk"]`` and t
 without a disk tier or a store.)");
   c.def(
       "_save",
-      [](PrefixCache& self, const py::object& path) {
+      [](PrefixCache& self, const Typed<"str">& path) {
         const std::string folder = to_folder(path, "save", "path");
         without_gil([&] { self.save(folder); });
       },
@@ -352,15 +339,9 @@ without a disk tier or a store.)");
         "Removes one pin; returns how many tokens it kept, 0 when there was none.");
 }
 
-py::array summary(const PrefixCache& self, const py::object& most) {
+UInt64Array summary(const PrefixCache& self, const Typed<"int">& most) {
   const auto count = static_cast<std::size_t>(to_int32(most, "summary", "most"));
   return uint64_array(without_gil([&] { return self.summary(count); }));
-}
-
-py::array fingerprints_of(const py::object& tokens, const py::object& name_space) {
-  const TokenArgument prompt(tokens, "fingerprints");
-  const std::string_view name = to_text(name_space, "fingerprints", "namespace");
-  return uint64_array(without_gil([&] { return fingerprints(name, prompt.span()); }));
 }
 
 void add_inspection(PrefixCacheClass& c) {
@@ -414,18 +395,6 @@ grows with the number of nodes, during which other calls wait: about 0.2 us each
 
 void init_prefix_cache(py::module_& m) {
   init_plan(m);
-  m.def("media", &media, py::arg("digest"), py::arg("count"), R"(Token ids that stand for an image or audio span.
-
-``digest``: of its content (bytes, such as ``hashlib.sha256(pixels).digest()``, or a str); use one that does not collide.
-``count``: positions it takes, up to 16,777,216. Returns int32 [count]: one negative id, the same for the same digest and count in this
-process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
-point or step ends inside one. The model replaces their embeddings.)");
-  m.def("fingerprints", &fingerprints_of, py::arg("tokens"), py::arg("namespace") = "default",
-        R"(Numbers by which caches in different processes can tell that they know the same beginning of a prompt.
-
-Returns uint64 [len(tokens) // 64]: one for each whole block of 64 tokens, made of all tokens from the beginning up to its end
-and of the namespace, the same in every process and version. They end in front of the first media item. Equal numbers mean
-equal tokens but for a chance of 2^-64; they prove nothing against somebody who chooses tokens for that.)");
   // The last reference may wait for threads that log, and so need the GIL.
   PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
                      py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());

@@ -77,7 +77,7 @@ py::dict store_stats(const StoreStats& stats) {
 
 }  // namespace
 
-py::dict stats_to_python(const PrefixCache& self) {
+Typed<"dict[str, Any]"> stats_to_python(const PrefixCache& self) {
   const PrefixCacheStats now = without_gil([&] { return self.stats(); });
   py::list caches;
   for (const CacheStats& each : now.caches) caches.append(cache_stats(each));
@@ -145,7 +145,7 @@ py::dict stats_to_python(const PrefixCache& self) {
 }
 
 // One tuple for each node, in pre-order, roots included; kvtrie._values.make_nodes makes objects of them.
-py::list node_tuples(const PrefixCache& self) {
+Typed<"list[tuple[Any, ...]]"> node_tuples(const PrefixCache& self) {
   const std::vector<NodeInfo> infos = without_gil([&] { return self.nodes(); });
   py::list result;
   for (const NodeInfo& info : infos) {

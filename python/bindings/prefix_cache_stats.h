@@ -4,12 +4,13 @@
 #include <pybind11/pybind11.h>
 
 #include "prefix_cache/prefix_cache.h"
+#include "typed.h"
 
 namespace kvtrie::binding {
 
 namespace py = pybind11;
 
-py::dict stats_to_python(const PrefixCache& self);
-py::list node_tuples(const PrefixCache& self);
+Typed<"dict[str, Any]"> stats_to_python(const PrefixCache& self);
+Typed<"list[tuple[Any, ...]]"> node_tuples(const PrefixCache& self);
 
 }  // namespace kvtrie::binding

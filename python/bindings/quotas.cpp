@@ -31,7 +31,9 @@ Amounts to_amounts(const py::dict& given, const char* name, std::size_t count) {
   return amounts;
 }
 
-Limits to_quota(const PrefixCache& cache, const py::dict& given) {
+Limits to_quota(const PrefixCache& cache, const Typed<"Amounts">& amounts, const char* name) {
+  if (!py::isinstance<py::dict>(amounts)) refuse_type(amounts, "set_quota", name, "a dict of amounts");
+  const auto given = py::reinterpret_borrow<py::dict>(amounts);
   Limits limits;
   limits.held_cells = to_amounts(given, "cells", cache.caches().size());
   limits.held_slots = to_amounts(given, "slots", cache.states().size());
@@ -54,7 +56,7 @@ py::dict share(Number used, std::optional<Number> most, Number least) {
   return result;
 }
 
-py::dict usage_to_python(const NamespaceUsage& usage, std::size_t attention) {
+Typed<"NamespaceUsage"> usage_to_python(const NamespaceUsage& usage, std::size_t attention) {
   py::list cells, slots;
   for (std::size_t i = 0; i < usage.units.size(); ++i) {
     std::optional<std::uint32_t> most;
@@ -77,15 +79,16 @@ py::dict usage_to_python(const NamespaceUsage& usage, std::size_t attention) {
 void add_quotas(py::class_<PrefixCache, PrefixCachePtr>& c) {
   c.def(
       "_set_quota",
-      [](PrefixCache& self, const py::object& name_space, const py::dict& most, const py::dict& least) {
+      [](PrefixCache& self, const Typed<"str">& name_space, const Typed<"Amounts">& most,
+         const Typed<"Amounts">& least) {
         const std::string_view name = to_text(name_space, "set_quota", "namespace");
-        const Limits above = to_quota(self, most), floor = to_quota(self, least);
+        const Limits above = to_quota(self, most, "most"), floor = to_quota(self, least, "least");
         without_gil([&] { self.set_quota(name, above, floor); });
       },
       py::arg("namespace"), py::arg("most"), py::arg("least"));
   c.def(
       "remove_quota",
-      [](PrefixCache& self, const py::object& name_space) {
+      [](PrefixCache& self, const Typed<"str">& name_space) {
         const std::string_view name = to_text(name_space, "remove_quota", "namespace");
         without_gil([&] { self.remove_quota(name); });
       },
@@ -95,7 +98,7 @@ void add_quotas(py::class_<PrefixCache, PrefixCachePtr>& c) {
 Raises ``NotSupportedError`` for a cache that was made without ``quotas``.)");
   c.def(
       "usage",
-      [](PrefixCache& self, const py::object& name_space) {
+      [](PrefixCache& self, const Typed<"str">& name_space) {
         const std::string_view name = to_text(name_space, "usage", "namespace");
         const NamespaceUsage usage = without_gil([&] { return self.usage(name); });
         return usage_to_python(usage, self.caches().size());

@@ -5,9 +5,10 @@
 
 #include "gil.h"
 #include "tree/reuse_plan.h"
+#include "typed.h"
 
 namespace kvtrie::binding {
 
-py::object reason_to_python(const Reason& reason);  // kvtrie._values.Reason
+Typed<"Reason"> reason_to_python(const Reason& reason);  // kvtrie._values.Reason
 
 }  // namespace kvtrie::binding

@@ -39,9 +39,9 @@ std::unique_ptr<StateStore> make_store(const StateShape& shape, const py::object
   });
 }
 
-CachePtr make_cache(const py::object& layers, const py::object& conv_tail, const py::object& conv_dim,
-                    const py::object& v_heads, const py::object& v_dim, const py::object& k_dim,
-                    const py::object& capacity, const py::object& dtype, const py::object& device) {
+CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& conv_tail, const Typed<"int">& conv_dim,
+                    const Typed<"int">& v_heads, const Typed<"int">& v_dim, const Typed<"int">& k_dim,
+                    const Typed<"int">& capacity, const Typed<"str">& dtype, const Typed<"Place">& device) {
   std::vector<std::int32_t> numbers = to_layers(layers, kClass);
   StateShape shape;
   shape.layers = static_cast<std::uint32_t>(numbers.size());
@@ -58,13 +58,15 @@ CachePtr make_cache(const py::object& layers, const py::object& conv_tail, const
 
 // ---- steps --------------------------------------------------------------------------------------------------------
 
-void start_forward(RecurrentCache& self, const py::object& positions, const py::object& sequences, bool reserve) {
+void start_forward(RecurrentCache& self, const Typed<"Integers">& positions, const Typed<"Integers">& sequences,
+                   bool reserve) {
   const IntegerArgument at(positions, "start_forward", "positions");
   const IntegerArgument of(sequences, "start_forward", "sequences", -1);
   without_gil([&] { self.start_forward(at.span(), of.span(), reserve); });
 }
 
-Tensor conv(RecurrentCache& self, const py::object& layer, const py::object& x, const py::object& weight) {
+Tensor conv(RecurrentCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x,
+            const Typed<"ArrayLike">& weight) {
   const std::int32_t number = to_int32(layer, "conv", "layer");
   const Placement place = placement_of(self);
   const Tensor rows = to_tensor(x, place, "conv", "x", DType::kFloat32);
@@ -72,8 +74,9 @@ Tensor conv(RecurrentCache& self, const py::object& layer, const py::object& x, 
   return without_gil([&] { return self.conv(*self.current_forward(), number, rows, taps); });
 }
 
-Tensor gated_delta(RecurrentCache& self, const py::object& layer, const py::object& q, const py::object& k,
-                   const py::object& v, const py::object& g, const py::object& beta) {
+Tensor gated_delta(RecurrentCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
+                   const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v, const Typed<"ArrayLike">& g,
+                   const Typed<"ArrayLike">& beta) {
   const std::int32_t number = to_int32(layer, "gated_delta", "layer");
   const Placement place = placement_of(self);
   const auto operand = [&](const py::object& value, const char* name) {
@@ -85,21 +88,22 @@ Tensor gated_delta(RecurrentCache& self, const py::object& layer, const py::obje
       [&] { return self.gated_delta(*self.current_forward(), number, queries, keys, values, gates, betas); });
 }
 
-Tensor ssd(RecurrentCache& self, const py::object& layer, const py::object& x, const py::object& dt,
-           const py::object& a, const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
-           const py::object& dt_max) {
+Tensor ssd(RecurrentCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& dt,
+           const Typed<"ArrayLike">& a, const Typed<"ArrayLike">& b, const Typed<"ArrayLike">& c,
+           const Typed<"ArrayLike">& d, const Typed<"float">& dt_min, const Typed<"float | None">& dt_max) {
   const std::int32_t number = to_int32(layer, "ssd", "layer");
   const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, placement_of(self), "ssd");
   return without_gil([&] { return self.ssd(*self.current_forward(), number, in); });
 }
 
-py::tuple states(RecurrentCache& self, const py::object& layer) {
+Typed<"tuple[Tensor | None, Tensor | None]"> states(RecurrentCache& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(*self.current_forward(), number); });
   return py::make_tuple(optional_to_python(std::move(found.conv)), optional_to_python(std::move(found.delta)));
 }
 
-void put_states(RecurrentCache& self, const py::object& layer, const py::object& conv, const py::object& delta) {
+void put_states(RecurrentCache& self, const Typed<"int">& layer, const Typed<"ArrayLike | None">& conv,
+                const Typed<"ArrayLike | None">& delta) {
   const std::int32_t number = to_int32(layer, "put_states", "layer");
   const Placement place = placement_of(self);
   const Tensor tails = to_optional_tensor(conv, place, "put_states", "conv");
@@ -131,8 +135,7 @@ void add_properties(Class& c) {
   c.def_property_readonly("free_slots", &RecurrentCache::free_slots, "Slots that can be claimed now.");
   c.def_property_readonly("nbytes", &RecurrentCache::nbytes, "Bytes of the states of all slots.");
   c.def_property_readonly(
-      "device",
-      [](RecurrentCache& self) -> py::object {
+      "device", [](RecurrentCache & self) -> Typed<"Device | str"> {
         if (dynamic_cast<NullStateStore*>(&self.store()) != nullptr) return py::str("null");
         return placement_to_python(placement_of(self).device);
       },

@@ -207,7 +207,7 @@ struct Tier {
   BackgroundQueue queue{"store"};
 };
 
-std::unique_ptr<Tier> make_tier(const py::object& store, const py::object& max_value, int failures_in_a_row,
+std::unique_ptr<Tier> make_tier(const Typed<"Any">& store, const Typed<"Bytes">& max_value, int failures_in_a_row,
                                 double retry_after) {
   SharedOptions options;
   options.max_value = to_bytes(max_value, "SharedTier", "max_value");
@@ -228,7 +228,8 @@ class Patience final : public Asker {
   const double seconds_;
 };
 
-py::tuple get(Tier& self, const std::string& key, double now, const py::object& seconds) {
+Typed<"tuple[str, bytes | None]"> get(Tier& self, const std::string& key, double now,
+                                      const Typed<"float | None">& seconds) {
   std::string content;
   Patience patience(seconds.is_none() ? HUGE_VAL : py::cast<double>(seconds));
   const SharedAnswer answer = without_gil([&] {
@@ -246,8 +247,10 @@ bool put(SharedTier& tier, const std::string& key, std::string_view value, doubl
   return tier.put(key, {&bytes, 1}, now);
 }
 
-void put_later(Tier& self, const std::string& key, const std::string& value, double now) {
-  self.queue.add(value.size(), [&tier = self.tier, key, value, now] { put(tier, key, value, now); });
+void put_later(Tier& self, const std::string& key, const py::bytes& value, double now) {
+  std::string content = value;
+  const std::size_t bytes = content.size();
+  self.queue.add(bytes, [&tier = self.tier, key, content = std::move(content), now] { put(tier, key, content, now); });
 }
 
 void init_tier(py::module_& m) {
@@ -266,7 +269,8 @@ void init_tier(py::module_& m) {
   c.def("put_later", &put_later, py::arg("key"), py::arg("value"), py::arg("now") = 0.0,
         "The same in another thread, after what was given to it before.");
   c.def(
-      "stats", [](const Tier& self) { return stats_of(self.tier.stats()); }, "The counters.");
+      "stats", [](const Tier& self) -> Typed<"dict[str, Any]"> { return stats_of(self.tier.stats()); },
+      "The counters.");
   refuse_pickling(c, "nothing");
 }
 

@@ -15,10 +15,10 @@ std::uint32_t to_count(const py::object& value, const char* name, std::int64_t l
   return static_cast<std::uint32_t>(to_integer(value, "Replay", name, least, kMaxInt32));
 }
 
-std::unique_ptr<Replay> make(const py::object& capacity, const py::object& policy, bool whole, const py::object& window,
-                             const py::object& window_capacity, const py::object& slots,
-                             const py::object& checkpoint_every, const py::object& host_capacity,
-                             const py::object& chunk) {
+std::unique_ptr<Replay> make(const Typed<"int">& capacity, const Typed<"str">& policy, bool whole,
+                             const Typed<"int">& window, const Typed<"int">& window_capacity, const Typed<"int">& slots,
+                             const Typed<"int">& checkpoint_every, const Typed<"int">& host_capacity,
+                             const Typed<"int">& chunk) {
   ReplayOptions options;
   options.capacity = to_count(capacity, "capacity", 1);
   options.policy = policy_from_name(to_text(policy, "Replay", "policy"));
@@ -32,8 +32,8 @@ std::unique_ptr<Replay> make(const py::object& capacity, const py::object& polic
   return std::make_unique<Replay>(options);
 }
 
-py::tuple serve(Replay& self, const py::object& tokens, const py::object& output, const py::object& name_space,
-                double time) {
+Typed<"tuple[int, int, int]"> serve(Replay& self, const Typed<"Integers">& tokens, const Typed<"Integers">& output,
+                                    const Typed<"str">& name_space, double time) {
   const IntegerArgument prompt(tokens, "Replay.serve", "tokens");
   const IntegerArgument answer(output, "Replay.serve", "output");
   const std::string name(to_text(name_space, "Replay.serve", "namespace"));
@@ -41,12 +41,12 @@ py::tuple serve(Replay& self, const py::object& tokens, const py::object& output
   return py::make_tuple(served.requested, served.matched, served.reused);
 }
 
-py::array summary(const Replay& self, const py::object& most) {
+UInt64Array summary(const Replay& self, const Typed<"int">& most) {
   const auto count = static_cast<std::size_t>(to_integer(most, "Replay.summary", "most", 0, kMaxInt32));
   return uint64_array(without_gil([&] { return self.summary(count); }));
 }
 
-py::dict stats(const Replay& self) {
+Typed<"dict[str, int]"> stats(const Replay& self) {
   const PrefixCacheStats now = self.stats();
   py::dict found;
   found["nodes"] = now.nodes;

@@ -48,7 +48,7 @@ Placement state_placement_of(const Step& step, std::int32_t layer) {
   return {true, nullptr};
 }
 
-Tensor conv(Step& self, const py::object& layer, const py::object& x, const py::object& weight) {
+Tensor conv(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& weight) {
   const std::int32_t number = to_int32(layer, "conv", "layer");
   const Placement place = state_placement_of(self, number);
   const Tensor rows = to_tensor(x, place, "conv", "x", DType::kFloat32);
@@ -56,8 +56,8 @@ Tensor conv(Step& self, const py::object& layer, const py::object& x, const py::
   return without_gil([&] { return self.conv(number, rows, taps); });
 }
 
-Tensor gated_delta(Step& self, const py::object& layer, const py::object& q, const py::object& k, const py::object& v,
-                   const py::object& g, const py::object& beta) {
+Tensor gated_delta(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k,
+                   const Typed<"ArrayLike">& v, const Typed<"ArrayLike">& g, const Typed<"ArrayLike">& beta) {
   const std::int32_t number = to_int32(layer, "gated_delta", "layer");
   const Placement place = state_placement_of(self, number);
   const auto take = [&](const py::object& value, const char* name) {
@@ -67,21 +67,22 @@ Tensor gated_delta(Step& self, const py::object& layer, const py::object& q, con
   return without_gil([&] { return self.gated_delta(number, a, b, c, d, e); });
 }
 
-Tensor ssd(Step& self, const py::object& layer, const py::object& x, const py::object& dt, const py::object& a,
-           const py::object& b, const py::object& c, const py::object& d, const py::object& dt_min,
-           const py::object& dt_max) {
+Tensor ssd(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& dt,
+           const Typed<"ArrayLike">& a, const Typed<"ArrayLike">& b, const Typed<"ArrayLike">& c,
+           const Typed<"ArrayLike">& d, const Typed<"float">& dt_min, const Typed<"float | None">& dt_max) {
   const std::int32_t number = to_int32(layer, "ssd", "layer");
   const ops::SsdInputs in = to_ssd({x, dt, a, b, c, d}, dt_min, dt_max, state_placement_of(self, number), "ssd");
   return without_gil([&] { return self.ssd(number, in); });
 }
 
-py::tuple states(Step& self, const py::object& layer) {
+Typed<"tuple[Tensor | None, Tensor | None]"> states(Step& self, const Typed<"int">& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States now = without_gil([&] { return self.states(number); });
   return py::make_tuple(optional_to_python(std::move(now.conv)), optional_to_python(std::move(now.delta)));
 }
 
-void put_states(Step& self, const py::object& layer, const py::object& conv, const py::object& delta) {
+void put_states(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike | None">& conv,
+                const Typed<"ArrayLike | None">& delta) {
   const std::int32_t number = to_int32(layer, "put_states", "layer");
   const Placement place = state_placement_of(self, number);
   const Tensor convs = to_optional_tensor(conv, place, "put_states", "conv");
@@ -89,14 +90,15 @@ void put_states(Step& self, const py::object& layer, const py::object& conv, con
   without_gil([&] { self.put_states(number, convs, deltas); });
 }
 
-void set_causal(Step& self, const py::object& except) {
+void set_causal(Step& self, const Typed<"Integers">& except) {
   const IntegerArgument rows(except, "set_causal", "except_");
   const std::vector<std::uint32_t> wanted(rows.span().begin(), rows.span().end());
   without_gil([&] { self.set_causal(wanted); });
 }
 
-Tensor attend(Step& self, const py::object& layer, const py::object& q, const py::object& k, const py::object& v,
-              const py::object& scale, const py::object& softcap, const py::object& sinks) {
+Tensor attend(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q, const Typed<"ArrayLike | None">& k,
+              const Typed<"ArrayLike | None">& v, const Typed<"float | None">& scale,
+              const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self, number);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
@@ -108,9 +110,11 @@ Tensor attend(Step& self, const py::object& layer, const py::object& q, const py
   return without_gil([&] { return self.attend(number, query, keys, values, options); });
 }
 
-Tensor attend_qkv(Step& self, const py::object& layer, const py::object& qkv, const py::object& rope,
-                  const py::object& q_norm, const py::object& k_norm, const py::object& eps, const py::object& offset,
-                  const py::object& scale, const py::object& softcap, const py::object& sinks) {
+Tensor attend_qkv(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& qkv,
+                  const Typed<"ops.RopeTable | None">& rope, const Typed<"ArrayLike | None">& q_norm,
+                  const Typed<"ArrayLike | None">& k_norm, const Typed<"float">& eps, const Typed<"float">& offset,
+                  const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
+                  const Typed<"ArrayLike | None">& sinks) {
   constexpr const char* kWhere = "attend_qkv";
   const std::int32_t number = to_int32(layer, kWhere, "layer");
   const Placement place = placement_of(self, number);
@@ -128,7 +132,8 @@ Tensor attend_qkv(Step& self, const py::object& layer, const py::object& qkv, co
   return without_gil([&] { return self.attend_qkv(number, rows, projection, options); });
 }
 
-void put(Step& self, const py::object& layer, const py::object& k, const py::object& v, const py::object& heads_first) {
+void put(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v,
+         const Typed<"bool">& heads_first) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self, number);
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
@@ -136,14 +141,14 @@ void put(Step& self, const py::object& layer, const py::object& k, const py::obj
   without_gil([&] { self.put(number, keys, values, order); });
 }
 
-py::tuple get(Step& self, const py::object& layer, const py::object& heads_first) {
+Typed<"tuple[Tensor, Tensor, Tensor]"> get(Step& self, const Typed<"int">& layer, const Typed<"bool">& heads_first) {
   const std::int32_t number = to_int32(layer, "get", "layer");
   const RowOrder order = to_row_order(heads_first, "get");
   CausalCache::History history = without_gil([&] { return self.get(number, order); });
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
-py::list sessions(const Step& self) {
+Typed<"list[Session]"> sessions(const Step& self) {
   py::list made;
   const py::object cache = py::cast(self.cache());
   for (const SessionPtr& each : self.sessions()) {
@@ -255,7 +260,7 @@ struct Prefill {
   StepPtr previous;
 
   // After a failure the next call makes the step again.
-  py::object next() {
+  Typed<"Step"> next() {
     const StepPtr before = std::exchange(previous, nullptr);
     const StepPtr made = without_gil([&] { return session->next_prefill(chunk, before); });
     if (made == nullptr) throw py::stop_iteration();
@@ -298,8 +303,7 @@ void add_state(Class& c) {
 
 void add_steps(Class& c) {
   c.def(
-      "prefill",
-      [](const SessionPtr& self, const py::object& chunk) {
+      "prefill", [](const SessionPtr& self, const Typed<"int">& chunk) -> Typed<"Prefill"> {
         return keeping(std::make_unique<Prefill>(Prefill{self, to_chunk(chunk, "prefill"), nullptr}), self);
       },
       py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
@@ -309,17 +313,18 @@ there may be fewer steps than expected. Leaving the loop early keeps every compl
 step does not fit.)");
   c.def(
       "append",
-      [](Session& self, const py::object& tokens) {
+      [](Session& self, const Typed<"int | Integers">& tokens) {
         const TokenArgument added(tokens, "append", /*or_one=*/true);
         without_gil([&] { self.append(added.span()); });
       },
       py::arg("tokens"), "Records one token or several; ``decode`` computes them.");
   c.def(
-      "decode", [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
+      "decode", [](const SessionPtr& self) -> Typed<"Step"> {
+        return keeping(without_gil([&] { return self->decode(); }), self);
+      },
       "One step over everything recorded and not yet computed.");
   c.def(
-      "propose",
-      [](const SessionPtr& self, const py::object& tokens) {
+      "propose", [](const SessionPtr& self, const Typed<"Integers">& tokens) -> Typed<"Step"> {
         const TokenArgument drafts(tokens, "propose", /*or_one=*/false, /*media=*/false);
         return keeping(without_gil([&] { return self->propose(drafts.span()); }), self);
       },
@@ -332,7 +337,7 @@ caches a state for each, do not fit; ``ArgumentError`` for ids below 0.)");
 }
 
 // The new one keeps the cache, not the session that it came from.
-py::object branch(const SessionPtr& self) {
+Typed<"Session"> branch(const SessionPtr& self) {
   py::object made = py::cast(without_gil([&] { return self->branch(); }));
   keep_same(made, py::cast(self));
   return made;
@@ -342,7 +347,7 @@ void add_moves(Class& c) {
   c.def("branch", &branch, "A second session at the same place. No K/V moves.");
   c.def(
       "rewind",
-      [](Session& self, const py::object& length) {
+      [](Session& self, const Typed<"int">& length) {
         const auto target =
             static_cast<std::int32_t>(to_integer(length, "rewind", "length", -kMaxInt32 - 1, kMaxInt32));
         without_gil([&] { self.rewind(target); });
@@ -355,7 +360,7 @@ beyond ``reused`` remain to be computed. Raises ``NotRestorableError`` (with ``n
 happens with windows and recurrent layers, and for more tokens than are recorded.)");
   c.def(
       "can_rewind",
-      [](const Session& self, const py::object& length) {
+      [](const Session& self, const Typed<"int">& length) {
         const auto target =
             static_cast<std::int32_t>(to_integer(length, "can_rewind", "length", -kMaxInt32 - 1, kMaxInt32));
         return without_gil([&] { return self.can_rewind(target); });
@@ -369,7 +374,7 @@ Where a cache has no state just before it, so have those back to the nearest len
 how many tokens remain; nothing changes where some do. Raises ``ArgumentError`` for a session of no tokens.)");
   c.def(
       "continuation",
-      [](const Session& self, const py::object& most) {
+      [](const Session& self, const Typed<"int">& most) {
         const auto count = static_cast<std::size_t>(to_int32(most, "continuation", "most"));
         return int32_array(without_gil([&] { return self.continuation(count); }));
       },
@@ -380,7 +385,7 @@ Others of the same namespace went on with it, or this session before a ``rewind`
 tokens are not known to their end. Changes nothing.)");
   c.def(
       "rollback",
-      [](Session& self, const py::object& count) {
+      [](Session& self, const Typed<"int">& count) {
         const std::int32_t last = to_int32(count, "rollback", "count");
         return without_gil([&] { return self.rollback(last); });
       },
@@ -395,7 +400,7 @@ inside a span that goes as one.)");
       "Marks the present length, so that it can be resumed and is evicted last; returns it.");
   c.def(
       "shift",
-      [](Session& self, const py::object& keep, const py::object& limit) -> py::object {
+      [](Session & self, const Typed<"int">& keep, const Typed<"int | None">& limit) -> Typed<"Reprocess | None"> {
         const std::int32_t kept = to_int32(keep, "shift", "keep");
         const std::int32_t most = limit.is_none() ? 0 : to_int32(limit, "shift", "limit", 1);
         std::optional<Tokens> again = without_gil([&] { return self.shift(kept, most); });
@@ -435,7 +440,7 @@ std::string representation(const Session& self) {
 
 }  // namespace
 
-py::object reason_to_python(const Reason& reason) {
+Typed<"Reason"> reason_to_python(const Reason& reason) {
   return py::module_::import("kvtrie._values").attr("Reason")(name_of(reason.code), reason.text);
 }
 
@@ -443,7 +448,7 @@ void init_session(py::module_& m) {
   init_step(m);
   py::class_<Prefill> prefill(m, "Prefill", "The steps of ``Session.prefill``.",
                               shows_its_cache<Prefill, std::unique_ptr<Prefill>>());
-  prefill.def("__iter__", [](const py::object& self) { return self; });
+  prefill.def("__iter__", [](const Typed<"Self">& self) { return self; });
   prefill.def("__next__", &Prefill::next);
   refuse_pickling(prefill, "calling session.prefill() again");
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.

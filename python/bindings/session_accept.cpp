@@ -55,7 +55,8 @@ class Notes {
   std::vector<Py_ssize_t> ends_;  // where each item was put
 };
 
-bool accept(Session& self, const py::object& token, const py::object& length, const py::object& notes) {
+bool accept(Session& self, const Typed<"int">& token, const Typed<"int">& length,
+            const Typed<"Sequence[tuple[object, object]]">& notes) {
   const std::int32_t chosen = to_int32(token, "accept", "token");
   const std::int32_t expected = to_int32(length, "accept", "length");
   Notes kept(notes);
@@ -65,7 +66,8 @@ bool accept(Session& self, const py::object& token, const py::object& length, co
   return true;
 }
 
-void accept_drafts(Step& self, const py::object& counts, const py::object& notes) {
+void accept_drafts(Step& self, const Typed<"int | Integers">& counts,
+                   const Typed<"Sequence[tuple[object, object]]">& notes) {
   const std::vector<std::uint32_t> right = to_counts(counts);
   Notes kept(notes);
   kept.append();

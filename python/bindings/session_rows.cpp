@@ -15,6 +15,8 @@
 namespace kvtrie::binding {
 namespace {
 
+using KeptRows = Typed<"dict[int, tuple[RowArray, RowArray]]">;
+
 std::optional<std::int32_t> to_position(const py::object& value, const char* where, const char* name) {
   if (value.is_none()) return std::nullopt;
   return static_cast<std::int32_t>(to_integer(value, where, name, -kMaxInt32 - 1, kMaxInt32));
@@ -41,21 +43,21 @@ py::dict read_pairs(const Session& session, const std::vector<std::int32_t>& lay
   return pairs;
 }
 
-py::tuple kv(const Session& self, const py::object& layer, const py::object& start, const py::object& stop,
-             const py::object& heads_first) {
+Typed<"tuple[RowArray, RowArray]"> kv(const Session& self, const Typed<"int">& layer, const Typed<"int | None">& start,
+                                      const Typed<"int | None">& stop, const Typed<"bool">& heads_first) {
   const std::int32_t number = to_int32(layer, "session.kv", "layer");
   return to_pair(std::move(read(self, {&number, 1}, start, stop, to_row_order(heads_first, "session.kv")).front()));
 }
 
-py::dict kv_all(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
-                const py::object& heads_first) {
+KeptRows kv_all(const Session& self, const Typed<"int | None">& start, const Typed<"int | None">& stop,
+                const Typed<"Integers | None">& layers, const Typed<"bool">& heads_first) {
   const std::vector<std::int32_t> wanted =
       layers.is_none() ? self.attention_layers() : IntegerArgument(layers, "session.kv", "layers").vector();
   return read_pairs(self, wanted, start, stop, to_row_order(heads_first, "session.kv"));
 }
 
-py::dict kv_with_spare(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
-                       const py::object& spare) {
+KeptRows kv_with_spare(const Session& self, const Typed<"int | None">& start, const Typed<"int | None">& stop,
+                       const Typed<"Integers">& layers, const Typed<"int">& spare) {
   const auto more = static_cast<std::uint32_t>(to_int32(spare, "session.kv", "spare"));
   const std::vector<std::int32_t> wanted = IntegerArgument(layers, "session.kv", "layers").vector();
   return read_pairs(self, wanted, start, stop, {RowOrder::kHeadsFirst, more});

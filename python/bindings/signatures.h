@@ -3,8 +3,7 @@
 // Concept. Python finds the signature of a native function at the beginning of its documentation: `name(a, b=1)`, then
 // a line of two hyphens. pybind11 writes there `name(a: int, b: int = 1) -> None`, which Python takes for prose. So a
 // line of the first kind is put before the one of the second kind; `__doc__` does not show it. The arguments are
-// pybind11's own, without their types, which are in python/kvtrie/_core.pyi (tests/python/test_surface.py compares all
-// three).
+// pybind11's own, without their types, of which tests/lint/stub.py makes python/kvtrie/_core.pyi.
 //
 // Threads: the GIL is held.
 #pragma once

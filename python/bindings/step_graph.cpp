@@ -1,6 +1,8 @@
 // Steps that are replayed in one launch.
 #include "replay/step_graph.h"
 
+#include <pybind11/typing.h>
+
 #include <memory>
 
 #include "arrays.h"
@@ -11,7 +13,7 @@ namespace kvtrie::binding {
 namespace {
 
 // An exception of `launch` passes through; the recording ends with the function.
-Tensor compute(StepGraphs& self, const StepPtr& step, const py::function& launch) {
+Tensor compute(StepGraphs& self, const StepPtr& step, const py::typing::Callable<Tensor()>& launch) {
   Tensor logits = without_gil([&] { return self.replay(*step); });
   if (logits.defined()) return logits;
   const std::shared_ptr<StepRecording> recording = without_gil([&] { return self.record(step); });
@@ -22,7 +24,7 @@ Tensor compute(StepGraphs& self, const StepPtr& step, const py::function& launch
   return logits;
 }
 
-py::dict stats(const StepGraphs& self) {
+Typed<"dict[str, Any]"> stats(const StepGraphs& self) {
   const StepGraphs::Stats stats = without_gil([&] { return self.stats(); });
   py::dict values;
   values["graphs"] = stats.graphs;

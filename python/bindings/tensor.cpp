@@ -47,7 +47,9 @@ Tensor wrap(py::handle value, std::optional<DType> wanted, const Placement& plac
       [&] { return Tensor::wrap_host(placement.device, source.dtype, std::move(shape), data, std::move(owner)); });
 }
 
-Tensor make(const py::object& array, const py::object& dtype, const py::object& device, bool copy) {
+using AnyArray = Typed<"npt.NDArray[Any]">;
+
+Tensor make(const Typed<"ArrayLike">& array, const Typed<"Any">& dtype, const Typed<"Place">& device, bool copy) {
   const std::optional<DType> wanted = dtype.is_none() ? std::nullopt : std::optional(to_dtype(dtype, "tensor"));
   const Placement placement = to_placement(device, "tensor");
   if (!copy) return wrap(array, wanted, placement);
@@ -68,13 +70,13 @@ const Tensor& defined(const Tensor& self) {
   return self;
 }
 
-py::tuple shape_tuple(const Tensor& self) {
+Typed<"tuple[int, ...]"> shape_tuple(const Tensor& self) {
   py::tuple shape(self.shape().size());
   for (std::size_t i = 0; i < self.shape().size(); ++i) shape[i] = self.shape()[i];
   return shape;
 }
 
-Tensor slice(const Tensor& self, const py::object& key) {
+Tensor slice(const Tensor& self, const Typed<"slice">& key) {
   if (!py::isinstance<py::slice>(key)) refuse_type(key, "tensor", "index", "a slice a:b along the first axis");
   if (defined(self).rank() == 0)
     fail(ErrorKind::kType, "tensor", "index: got a slice of a tensor of rank 0, allowed rank 1 or more");
@@ -94,7 +96,7 @@ Tensor reshape(const Tensor& self, const py::args& sizes) {
   return defined(self).reshape(std::move(shape));
 }
 
-Tensor astype(const Tensor& self, const py::object& dtype) {
+Tensor astype(const Tensor& self, const Typed<"Any">& dtype) {
   const DType wanted = to_dtype(dtype, "astype");
   if (defined(self).dtype() == wanted) return self;
   if (!self.on_host()) return without_gil([&] { return ops::cast(self, wanted); });
@@ -105,7 +107,7 @@ Tensor astype(const Tensor& self, const py::object& dtype) {
   return to_tensor(source, {true, nullptr}, "astype", "tensor", wanted);
 }
 
-py::array array_protocol(const Tensor& self, const py::object& dtype, const py::object& copy) {
+AnyArray array_protocol(const Tensor& self, const Typed<"Any">& dtype, const Typed<"bool | None">& copy) {
   if (!copy.is_none() && !to_flag(copy, "__array__", "copy")) {
     fail(ErrorKind::kArgument, "tensor", "__array__ copy: got False, allowed True or None (use mapped() for a view)");
   }
@@ -119,7 +121,7 @@ class Mapping {
  public:
   Mapping(Tensor tensor, bool write) : tensor_(std::move(tensor)), write_(write) {}
 
-  py::array enter() {
+  AnyArray enter() {
     if (entered_) fail(ErrorKind::kBusy, "mapped", "the mapping is already entered");
     if (!host_visible(tensor_)) {
       copy_ = to_numpy(tensor_);
@@ -211,8 +213,8 @@ bool is_host(const py::object& place) {
   return at(0) == dlpack::kCpu && at(1) == 0;
 }
 
-py::object to_dlpack(const Tensor& self, const py::object& stream, const py::object&, const py::object& dl_device,
-                     const py::object& copy) {
+Typed<"Any"> to_dlpack(const Tensor& self, const Typed<"Any">& stream, const Typed<"Any">&,
+                       const Typed<"Any">& dl_device, const Typed<"bool | None">& copy) {
   if (!stream.is_none()) refuse_type(stream, "__dlpack__", "stream", "None: the memory is the host's");
   if (!dl_device.is_none() && !is_host(dl_device)) {
     throw py::buffer_error("[__dlpack__] dl_device: got " + describe(dl_device) + ", allowed (1, 0), the host");
@@ -236,8 +238,8 @@ py::object to_dlpack(const Tensor& self, const py::object& stream, const py::obj
 }
 
 // Part of a buffer of somebody else's, not copied.
-Tensor from_opencl(const py::object& buffer, const py::object& dtype, const py::object& shape, const py::object& device,
-                   const py::object& offset) {
+Tensor from_opencl(const Typed<"object">& buffer, const Typed<"object">& dtype, const Typed<"Sequence[int]">& shape,
+                   const Typed<"Device">& device, const Typed<"int">& offset) {
   constexpr const char* where = "Tensor.from_opencl";
   auto* const memory = static_cast<_cl_mem*>(to_opencl(buffer, where, "buffer"));
   const DType type = to_dtype(dtype, where);
@@ -290,7 +292,7 @@ be used at once, without waiting for it.)");
       "device", [](const Tensor& self) { return placement_to_python(defined(self).device()); },
       "Its ``Device``, or \"host\".");
   c.def(
-      "numpy", [](const Tensor& self) { return to_numpy(defined(self)); },
+      "numpy", [](const Tensor& self) -> AnyArray { return to_numpy(defined(self)); },
       "A copy as a numpy array; bfloat16 as its bits in uint16. Waits for what computes it.");
   c.def("__array__", &array_protocol, py::arg("dtype") = py::none(), py::arg("copy") = py::none());
   c.def("__dlpack__", &to_dlpack, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),

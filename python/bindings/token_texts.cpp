@@ -15,7 +15,7 @@
 namespace kvtrie::binding {
 namespace {
 
-std::shared_ptr<TokenTexts> make_texts(const py::object& texts) {
+std::shared_ptr<TokenTexts> make_texts(const Typed<"Sequence[bytes]">& texts) {
   if (!py::isinstance<py::list>(texts) && !py::isinstance<py::tuple>(texts))
     refuse_type(texts, "TokenTexts", "texts", "a list of bytes, one for each token");
   std::vector<std::string> spelled;
@@ -28,7 +28,7 @@ std::shared_ptr<TokenTexts> make_texts(const py::object& texts) {
 }
 
 // By itself, Python would ask `__getitem__` for one token after the other, which never raises IndexError.
-py::iterator each(const TokenTexts& self) {
+Typed<"Iterator[bytes]"> each(const TokenTexts& self) {
   py::list texts;
   for (std::size_t token = 0; token < self.size(); ++token) {
     const std::string_view text = self.of(static_cast<Token>(token));
@@ -48,7 +48,7 @@ such as special tokens and the same letters, need different bytes. For ``PrefixC
   c.def("__len__", &TokenTexts::size, "Tokens of the vocabulary.");
   c.def(
       "__getitem__",
-      [](const TokenTexts& self, const py::object& token) {
+      [](const TokenTexts& self, const Typed<"int">& token) {
         const std::string_view text = self.of(to_int32(token, "TokenTexts", "token"));
         return py::bytes(text.data(), text.size());
       },

@@ -24,13 +24,14 @@ const TrieNode& to_node(const py::object& value, const char* where) {
   return value.cast<TrieNode&>();
 }
 
-py::tuple match(const PrefixTrie& self, const py::object& tokens, const py::object& name_space) {
+Typed<"tuple[int, TrieNode | None]"> match(const PrefixTrie& self, const Typed<"Integers">& tokens,
+                                           const Typed<"str">& name_space) {
   const TokenArgument wanted(tokens, "match", /*or_one=*/false, /*media=*/false);
   PrefixTrie::Found found = self.match(wanted.span(), to_text(name_space, "match", "namespace"));
   return py::make_tuple(found.length, found.node ? py::cast(found.node) : py::none());
 }
 
-std::vector<Evicted> evict(PrefixTrie& self, const py::object& nbytes, const py::object& count) {
+std::vector<Evicted> evict(PrefixTrie& self, const Typed<"Bytes | None">& nbytes, const Typed<"int | None">& count) {
   const auto bytes = nbytes.is_none() ? std::nullopt : std::optional(to_size(nbytes, "evict", "nbytes"));
   std::optional<std::size_t> leaves;
   if (!count.is_none()) leaves = static_cast<std::size_t>(to_int32(count, "evict", "count"));
@@ -99,7 +100,8 @@ Needs no device. Calls from several threads are safe: they take turns.)");
   c.def(py::init<>());
   c.def(
       "insert",
-      [](PrefixTrie& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space) {
+      [](PrefixTrie& self, const Typed<"Integers">& tokens, const Typed<"Bytes">& nbytes,
+         const Typed<"str">& name_space) {
         const TokenArgument added(tokens, "insert", /*or_one=*/false, /*media=*/false);
         return self.insert(added.span(), to_size(nbytes, "insert", "nbytes"),
                            to_text(name_space, "insert", "namespace"));
@@ -112,21 +114,21 @@ count.)");
   c.def("match", &match, py::arg("tokens"), py::arg("namespace") = "default",
         "(length of the longest known prefix, deepest node reached or None). Not a use.");
   c.def(
-      "lock", [](PrefixTrie& self, const py::object& node) { self.lock(to_node(node, "lock")); }, py::arg("node"),
-      "Keeps a node and all above it from eviction. Each lock needs one unlock.");
+      "lock", [](PrefixTrie& self, const Typed<"TrieNode">& node) { self.lock(to_node(node, "lock")); },
+      py::arg("node"), "Keeps a node and all above it from eviction. Each lock needs one unlock.");
   c.def(
-      "unlock", [](PrefixTrie& self, const py::object& node) { self.unlock(to_node(node, "unlock")); }, py::arg("node"),
-      "Removes one lock; removing the last one counts as a use.");
+      "unlock", [](PrefixTrie& self, const Typed<"TrieNode">& node) { self.unlock(to_node(node, "unlock")); },
+      py::arg("node"), "Removes one lock; removing the last one counts as a use.");
   c.def(
-      "touch", [](PrefixTrie& self, const py::object& node) { self.touch(to_node(node, "touch")); }, py::arg("node"),
-      "Makes a node the latest used.");
+      "touch", [](PrefixTrie& self, const Typed<"TrieNode">& node) { self.touch(to_node(node, "touch")); },
+      py::arg("node"), "Makes a node the latest used.");
   c.def("evict", &evict, py::arg("nbytes") = py::none(), py::arg("count") = py::none(),
         R"(Evicts least recently used leaves; returns what went, as a list of ``Evicted``.
 
 Until ``nbytes`` are free or ``count`` leaves have gone, whichever is first; of the last leaf only the tail that is
 needed. Neither given: one leaf. Stops early when all that is left is locked.)");
   c.def(
-      "remove", [](PrefixTrie& self, const py::object& node) { return self.remove(to_node(node, "remove")); },
+      "remove", [](PrefixTrie& self, const Typed<"TrieNode">& node) { return self.remove(to_node(node, "remove")); },
       py::arg("node"),
       "Removes a leaf and returns its bytes. Raises ``ArgumentError`` for a node with children, ``BusyError`` for a "
       "locked one.");

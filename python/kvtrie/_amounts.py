@@ -1,4 +1,4 @@
-"""What users give as a namespace's quota, as amounts."""
+"""The amounts of a namespace's quota, from what users give."""
 
 from __future__ import annotations
 

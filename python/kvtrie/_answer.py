@@ -1,4 +1,4 @@
-"""What an answer shows, whoever drives it: the public side of a :class:`Decoding` (_decoding.py).
+"""The parts of an answer that all kinds show: the public side of a :class:`Decoding` (_decoding.py).
 
     Generation   read as its tokens are made, by its caller
     Request      read as a batcher's thread publishes them
@@ -47,7 +47,7 @@ class Answer(AsyncClosing, Generic[Item]):
         raise NotImplementedError
 
     def _leave(self) -> None:
-        """What the end of a ``with`` block does."""
+        """Called at the end of a ``with`` block."""
         raise NotImplementedError
 
     @property
@@ -62,7 +62,7 @@ class Answer(AsyncClosing, Generic[Item]):
 
     @property
     def text_so_far(self) -> str:
-        """What the tokens say by now, in whole characters, without stop text and special tokens."""
+        """The text of the tokens by now, in whole characters, without stop text and special tokens."""
         told = self._told
         ended = told.finish_reason is not None  # first: its tokens are all there then
         return self._decoding.stopper.for_text().text_of(told.tokens, ended)
@@ -91,7 +91,7 @@ class Answer(AsyncClosing, Generic[Item]):
 
     @property
     def beginning(self) -> Beginning | None:
-        """What the cache had of the prompt when its computation began; None: it has not begun."""
+        """The part of the prompt that the cache had when its computation began; None: it has not begun."""
         return self._decoding.beginning
 
     @property
@@ -102,7 +102,7 @@ class Answer(AsyncClosing, Generic[Item]):
 
     @property
     def finish_reason(self) -> str | None:
-        """What ended it; None: unfinished."""
+        """The reason of its end; None: unfinished."""
         return self._told.finish_reason
 
     @property

@@ -86,7 +86,7 @@ def optional_callable(value: object, where: str, name: str, allowed: str) -> Non
 
 
 def text_of(decode: Callable[[list[int]], str], ids: list[int], where: str) -> str:
-    """What ``decode`` makes of token ids, which has to be a str. What it raises passes."""
+    """The text that ``decode`` makes of token ids: a str, or it is refused. Errors of ``decode`` pass."""
     made: object = decode(ids)
     if not isinstance(made, str):
         raise refusal(made, where, "decode()", "a str")

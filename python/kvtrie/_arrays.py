@@ -80,7 +80,7 @@ def _plain(value: object) -> object:
 
 
 def _within_its_length(value: object, where: str, name: str) -> object:
-    """What numpy would ask for items until there are no more, as a list of as many as it says that it has."""
+    """The items of a sequence as a list of as many as its length says: numpy would ask until there are no more."""
     kind = type(value)
     sized = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
     if not sized or isinstance(value, (list, tuple, str, bytes, bytearray, memoryview, array_module.array)):

@@ -14,5 +14,5 @@ def possible() -> bool:
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """What starts ``main()`` of the module; it finds ``arguments`` in ``sys.argv[2:]``. REQUIRES: ``possible()``."""
+    """The command for ``main()`` of a module; its ``arguments`` are in ``sys.argv[2:]``. REQUIRES: ``possible()``."""
     return [sys.executable, "-I", "-c", _START.replace("MODULE", module), json.dumps(sys.path), *arguments]

@@ -1,4 +1,4 @@
-"""What ends by ``aclose`` ends with an ``async with`` block, too: requests, texts, generations and batchers."""
+"""Objects that ``aclose`` ends are ended by an ``async with`` block, too: requests, texts, generations and batchers."""
 
 from __future__ import annotations
 

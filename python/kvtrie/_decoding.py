@@ -58,19 +58,19 @@ class _RowsModel(Protocol):
 
 
 class Ready(NamedTuple):
-    """What the next token is chosen by."""
+    """The logits that the next token is chosen by."""
 
     logits: Logits  # [1, vocab]
     length: int  # tokens of the session that they follow
 
 
 class Beginning(NamedTuple):
-    """What the cache had of a prompt when its session began."""
+    """The part of a prompt that the cache had when its session began."""
 
     matched: int
     """Tokens of the prompt that were known."""
     reused: int
-    """Those that it went on from; others that came in meanwhile are not counted."""
+    """Tokens that it went on from; others that came in meanwhile are not counted."""
     tier: str
     """Where they were before."""
     reason: Reason
@@ -83,7 +83,7 @@ class Beginning(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What a batch begins its session from."""
+    """The tokens and options that a batch begins its session from."""
 
     prompt: npt.NDArray[np.int32]
     namespace: str
@@ -92,7 +92,7 @@ class Origin(NamedTuple):
     alone: bool = False
     """It reuses nothing, and nothing of it is kept."""
     told: PromptLogprobs | None = None
-    """What the model gives the prompt's tokens, where that was asked for."""
+    """The prompt's log-probabilities, where they were asked for."""
 
 
 def drafting_of(model: StepModel, draft: Draft) -> Drafting | None:
@@ -197,7 +197,7 @@ class Decoding:
 
     @property
     def ready(self) -> Ready | None:
-        """What the next token is chosen by; None: to be computed."""
+        """The logits that the next token is chosen by; None: to be computed."""
         found = self._ready
         return found if found is not None and self.live.recorded == found.length else None
 
@@ -211,7 +211,7 @@ class Decoding:
         return self._sampler.sampling.on_device
 
     def draw(self, vocab_size: int) -> Draw:
-        """What decides its next token. REQUIRES: ``on_device``, and logits that are ready."""
+        """The draw that decides its next token. REQUIRES: ``on_device``, and logits that are ready."""
         session = self.live
         return self._sampler.draw(session.length, lambda: session.tokens, len(self.tokens), vocab_size)
 

@@ -46,7 +46,7 @@ def _rank(device: _core.Device) -> tuple[int, int, int]:
 
 
 def pose() -> str:
-    """What every device is to pose as, for tests: the environment variable KVTRIE_POSE (docs/gpu.md)."""
+    """The device that every device poses as, for tests: the environment variable KVTRIE_POSE (docs/gpu.md)."""
     return os.environ.get("KVTRIE_POSE", "")
 
 

@@ -22,7 +22,7 @@ _TAIL = 0.999  # of the positions are below the figure for the tail
 
 
 class Sums:
-    """What is known of one side. ``add`` takes rows as they come, with those of the reference."""
+    """Figures of one side so far. ``add`` takes rows as they come, with those of the reference."""
 
     def __init__(self) -> None:
         self._divergence: list[Floats] = []  # KL(reference || side) of each position

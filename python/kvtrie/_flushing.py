@@ -1,4 +1,4 @@
-"""What a cache writes before it is closed, for servers and for actors of Ray."""
+"""The last writes of a cache before it is closed, for servers and for actors of Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said of an installation without its core: is it built, and are the libraries there that it needs.
+"""Findings about an installation without its core: is it built, and are the libraries there that it needs.
 
 Imports the standard library alone, since it runs where numpy or the core cannot be imported. ``python -m kvtrie`` comes
 here when the core does not load; ``doctor`` says the same, and more.
@@ -66,7 +66,7 @@ def remedy(missing: Sequence[Finding]) -> str:
 
 
 def basics() -> Iterator[Finding]:
-    """What the core stands on, then the core, in the order in which a fault in one explains faults in the next."""
+    """First the things that the core needs, then the core: a fault in one explains those behind it."""
     yield Finding(OK, "Python", f"{platform.python_version()}, {platform.machine()}, {sys.executable}")
     for library, package, purpose in needed_libraries():
         yield _library(library, package, purpose)
@@ -82,7 +82,7 @@ def needed_libraries() -> list[tuple[str, str, str]]:
 
 
 def driver_advice() -> tuple[str, str]:
-    """(advice, Debian package) where there is no driver. What pip installed is mended by pip, without root."""
+    """(advice, Debian package) where there is no driver. Packages from pip are mended by pip, without root."""
     if in_source_tree() or platform.machine() != "x86_64":
         return f"apt-get install {DRIVER_PACKAGE} (a CPU device), or the OpenCL driver of your GPU", DRIVER_PACKAGE
     return f"{EXTRA} (Intel's CPU driver, proprietary), or {DRIVER_PACKAGE}, or the OpenCL driver of your GPU", ""

@@ -18,7 +18,7 @@ _WORTH_WAITING = 32  # tokens that somebody else is computing; for fewer nobody 
 
 
 def leading(pending: Sequence[Decoding]) -> list[Decoding]:
-    """Those that take part in a step: all but those that would compute what another one is about to compute.
+    """The generations that take part in a step: all but those that would compute what another one is about to compute.
 
     Of two that share a prefix the one that is further leads, of two as far the first. The other one waits until what
     they share is there, then goes on from it. A leader never waits for whoever waits for it, so somebody takes part.

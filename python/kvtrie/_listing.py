@@ -80,7 +80,7 @@ def _hidden() -> dict[str, str]:
 
 
 def _drivers() -> list[Driver]:
-    """What the loader will open."""
+    """The libraries that the loader will open."""
     found = []
     for file in _opencl.system_drivers():
         with contextlib.suppress(OSError, UnicodeDecodeError):  # the loader cannot read it either
@@ -97,7 +97,7 @@ def _is_ours(drivers: Sequence[Driver]) -> bool:
 
 
 def _stamps(drivers: Sequence[Driver]) -> list[Any]:
-    """What changes with the drivers: a library without a path is looked for by the linker."""
+    """Everything that changes with the drivers: a library without a path is looked for by the linker."""
     paths = [path for driver in drivers for path in driver]
     return [drivers, os.environ.get("LD_LIBRARY_PATH", ""), *map(_stamp, [*paths, _LINKER])]
 
@@ -132,7 +132,7 @@ def _verdict(drivers: Sequence[Driver]) -> Optional[dict[str, str]]:
 
 
 def _deadly(drivers: Sequence[Driver]) -> Optional[dict[str, str]]:
-    """Those that end a child that sees them beside the ones before that did not; None where a child says nothing."""
+    """Drivers that end a child that sees them, where those before them did not; None where a child says nothing."""
     import tempfile
 
     survivors: list[Driver] = []

@@ -1,4 +1,4 @@
-"""What :func:`kvtrie.quality` measures, as numbers: below the table and the plot that show it (viz/quality.py)."""
+"""The numbers that :func:`kvtrie.quality` measures: below the table and the plot that show it (viz/quality.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FormatQuality:
     kl: float
     """Mean of KL(reference || this) over the scored positions, in nats."""
     kl_tail: float
-    """What 99.9 % of them do not exceed."""
+    """The bound that 99.9 % of them do not exceed."""
     perplexity: float
     perplexity_change: float
     """Perplexity less the reference's."""

@@ -55,6 +55,6 @@ MOVED: dict[str, str] = {
 
 
 def advice(name: str) -> str:
-    """What is said of a name that ``kvtrie`` does not have."""
+    """The end of the message about a name that ``kvtrie`` does not have."""
     place = MOVED.get(name)
     return "" if place is None else f": it is kvtrie.{place} now"

@@ -15,7 +15,7 @@ from typing import Optional
 PACKAGE = "intel-opencl-rt"
 DRIVER = "libintelocl.so"
 LOADER = "libOpenCL.so.1"
-# What the packaged loader needs, each after what it needs itself: they lie beside it, where it does not look.
+# Libraries that the packaged loader needs, each after its own needs: they lie beside it, where it does not look.
 BESIDE_LOADER = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so")
 VENDORS = "/etc/OpenCL/vendors"
 NAMES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # a folder, for every loader; libraries, for Khronos' alone
@@ -76,7 +76,7 @@ def loader_knows(name: str) -> bool:
 
 
 def library_of(file: Path) -> str:
-    """What an .icd file names; another file is the library itself."""
+    """The library that an .icd file names; any other file is the library itself."""
     return file.read_text(encoding="utf-8").strip() if file.suffix == ".icd" else str(file)
 
 

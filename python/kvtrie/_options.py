@@ -33,7 +33,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class TextOptions(SamplingOptions, total=False):
-    """What ``model.chat`` and ``model.complete`` take by keyword: the parameters of the choice, and these.
+    """Keywords of ``model.chat`` and ``model.complete``: the parameters of the choice, and these.
 
     ``max_tokens``: 256 unless given. ``stop``, ``ignore_eos``, ``chunk`` (512), ``progress``, ``draft``: those of
     ``kv.generate``; a stop text is not part of the answer. ``cache``: the model's own unless given; ``namespace``:

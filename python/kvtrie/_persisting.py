@@ -1,4 +1,4 @@
-"""What a thread of ours owes others, such as telling them that it has ended, is done however often it fails.
+"""A thread of ours pays its debts to others, such as telling them that it has ended, however often it fails.
 
 Without memory a call fails, and a moment later it may not. Threads: any. Units: seconds.
 """

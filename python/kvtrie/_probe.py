@@ -46,7 +46,7 @@ _lock = make_lock()
 
 
 class About(NamedTuple):
-    """What a verdict is about. ``place``: its index in ``kv.devices()``, which changes with what is installed."""
+    """The device that a verdict is about. ``place``: its index in ``kv.devices()``, which drivers change."""
 
     place: int
     platform: str

@@ -1,4 +1,4 @@
-"""What the child of a probe does: opens the device and runs every check on it; see ``_probe.py``."""
+"""The child of a probe: it opens the device and runs every check on it; see ``_probe.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model gives the tokens of a prompt, collected while a batch computes it.
+"""Log-probabilities of the tokens of a prompt, collected while a batch computes it.
 
 Concept. The row of a token says how likely each token behind it is. A batch reads the last rows of its sequences only;
 with a ``PromptLogprobs`` among those that take part it has the model give all rows of that step, reads them a few at a

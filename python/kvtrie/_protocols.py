@@ -1,4 +1,4 @@
-"""What generation asks of a model: any callable computes steps; the rest is asked for where it is needed."""
+"""The protocols of models in generation: any callable computes steps; the rest is asked for where it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batcher's thread has published of one answer, and how readers in other threads and event loops wait for it.
+"""The published part of an answer of a batcher, and how readers in other threads and event loops wait for it.
 
 No lock: the thread adds to the lists, then sets the outcome, then rings; a reader leaves its bell, then looks. Each of
 these is one step of the interpreter, so a reader that looked too early is rung for.
@@ -55,7 +55,7 @@ class Published:
         return None if reason is None else Outcome("cancelled" if reason == "closed" else reason, None)
 
     def publish(self, outcome: Outcome | None) -> None:
-        """What was chosen since the last time, and how it ended if it did, to the readers. It may be done again."""
+        """Gives readers the tokens chosen since the last time, and the end if it came. It may be done again."""
         decoding = self.decoding
         if self.unpublished == 0 and outcome is None:
             return
@@ -83,7 +83,7 @@ class Published:
 
     @property
     def error(self) -> BaseException | None:
-        """What it failed with."""
+        """The error that it failed with."""
         return None if self.outcome is None else self.outcome.error
 
     def cancel(self) -> None:

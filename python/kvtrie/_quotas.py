@@ -10,7 +10,7 @@ NAMES = ("cells", "slots", "host_bytes", "disk_bytes")
 
 
 class Amounts(TypedDict, total=False):
-    """What a namespace may have: of each attention cache, of each recurrent one, and of the tiers."""
+    """The room of a namespace: of each attention cache, of each recurrent one, and of the tiers."""
 
     cells: Amount
     slots: Amount
@@ -29,7 +29,7 @@ class Quota(TypedDict, total=False):
 
 
 class Holding(TypedDict):
-    """What a namespace has of a pool or tier, the most it may have (None: no limit), and its floor."""
+    """The use of a pool or tier by a namespace, the most it may have (None: no limit), and its floor."""
 
     used: int
     most: int | None
@@ -37,7 +37,7 @@ class Holding(TypedDict):
 
 
 class NamespaceUsage(TypedDict):
-    """What ``PrefixCache.usage`` gives."""
+    """The result of ``PrefixCache.usage``."""
 
     cells: list[Holding]
     slots: list[Holding]

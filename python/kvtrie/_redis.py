@@ -1,4 +1,4 @@
-"""What the URL of a Redis or Valkey store says, and the clients of the ``redis`` package that it asks for.
+"""The parts of a Redis or Valkey store's URL, and the clients of the ``redis`` package that it asks for.
 
     redis://user:password@host:port/db?option=value&...          one server
     redis+cluster://user:password@host:port,host:port?...        a cluster, of which any nodes are named
@@ -76,7 +76,7 @@ def library() -> Any:
 
 
 def read_url(url: str) -> Place:
-    """What a URL says. Raises ``ArgumentError`` for one that cannot be used."""
+    """The parts of a URL. Raises ``ArgumentError`` for one that cannot be used."""
     if not isinstance(url, str):
         raise ArgumentTypeError(f"[RedisStore] url: got {type(url).__name__}, allowed str")
     if any("\ud800" <= letter <= "\udfff" for letter in url):

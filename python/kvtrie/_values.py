@@ -35,7 +35,7 @@ class Reason(str):
 
 
 class Reprocess(Slotted):
-    """What ``Session.shift`` gives back where stored keys cannot move: nothing changed.
+    """The result of ``Session.shift`` where stored keys cannot move: nothing changed.
 
     ``tokens``: int32, what a new session has to begin with: the tokens kept, and those after the dropped ones.
     """

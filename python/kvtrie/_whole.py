@@ -60,7 +60,7 @@ def _stored(code: CodeType) -> list[str]:
 
 
 def _made_once(init: Callable[..., None]) -> Callable[..., None]:
-    """An ``__init__`` that refuses an object that is made. Those that it calls in turn take part in the same making."""
+    """An ``__init__`` that refuses an object that is made. Constructors that it calls are parts of the same making."""
 
     @functools.wraps(init)
     def checked(self: Whole, *arguments: object, **named: object) -> None:

@@ -1,4 +1,4 @@
-"""What a thread computes on demand, also for coroutines: ``for`` and ``async for`` over the same object.
+"""Items that a thread computes on demand, also for coroutines: ``for`` and ``async for`` over the same object.
 
 ``async for`` asks for one item at a time. A thread of the object's own, made when it is first needed, computes it while
 the event loop goes on; between items that thread sleeps. So nothing is computed ahead, and a slow reader holds up only
@@ -121,7 +121,7 @@ class Apart:
 
 
 class _Task:
-    """What a thread is asked for. ``bells`` ring when it is ``done``; whoever adds one looks at that afterwards."""
+    """A request to a thread. ``bells`` ring when it is ``done``; whoever adds one looks at that afterwards."""
 
     def __init__(self, work: Callable[[], None], bell: Bell) -> None:
         self._work = work

@@ -114,7 +114,7 @@ class Batch(Live):
         prompt_logprobs: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Decoding:
-        """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
+        """The generation for :meth:`take`: all arguments are checked, nothing has changed. Any thread may call this."""
         ids = token_ids(self._model, prompt, "batch")
         lengths = _checked_lengths(checkpoints, len(ids))
         sampler = Sampler(checked_sampling(sampling), vocab_size_of(self._model))
@@ -176,7 +176,7 @@ class Batch(Live):
 
     @property
     def _active(self) -> list[Decoding]:
-        """Those that take part, the first added first."""
+        """The generations that take part, the first added first."""
         return [each for each in self._requests if each.finish_reason is None and each.session is not None]
 
     def _leave(self) -> None:

@@ -154,7 +154,7 @@ class Batcher(AsyncClosing):
         namespace: str = "default",
         **sampling: Unpack[SamplingOptions],
     ) -> Request[str]:
-        """What continues plain ``text``; as :meth:`chat`."""
+        """The continuation of plain ``text``; as :meth:`chat`."""
         prompt = token_ids(self._batch.made_of[0], text, "batch")
         return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
 
@@ -269,7 +269,7 @@ class _Driver:
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def published(self, decoding: Decoding) -> Published:
-        """What a request of it is made of."""
+        """The published part of a new request."""
         return Published(decoding, self.wake)
 
     def submit(self, request: Request[Item]) -> Request[Item]:

@@ -1,4 +1,4 @@
-"""What the device draws tokens by: rows of logits, each with its parameters, seed and edits, in one launch.
+"""Draws of tokens on the device: rows of logits, each with its parameters, seed and edits, in one launch.
 
     edits       penalties and biases of one row, as a factor and a summand for some of its logits
     Draw        all that decides one row's token
@@ -25,7 +25,7 @@ NONE = -1  # in place of a token: no logit of the row was finite
 
 
 class Penalties(Protocol):
-    """What a ``Sampling`` says about tokens that are there already."""
+    """The penalties of a ``Sampling`` for tokens that are there already."""
 
     @property
     def repetition_penalty(self) -> float: ...
@@ -51,7 +51,7 @@ class Edits(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """What is added to the logits of some ``tokens``."""
+    """The numbers that are added to the logits of some ``tokens``."""
 
     tokens: npt.NDArray[np.int64]
     add: npt.NDArray[np.float32]

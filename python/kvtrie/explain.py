@@ -19,7 +19,7 @@ _AROUND = 12  # tokens of text that are shown on either side of a difference
 
 
 class CacheReach(NamedTuple):
-    """What one cache by itself could go on from.
+    """The states that one cache by itself could go on from.
 
     ``kind``: "full", "window", "chunk" or "states" (recurrent layers). ``layers``: the model's numbers. ``window``,
     ``chunk``: in tokens; 0 where there is none. ``deepest``: the deepest length of the prompt, up to ``matched``.
@@ -136,7 +136,7 @@ class Explanation(Whole):
         return self.tokens[self.matched :]
 
     def advice(self) -> list[str]:
-        """What would mend it, as sentences, the most useful one first; empty where there is nothing to mend."""
+        """Advice that would mend it, as sentences, the most useful one first; empty where there is nothing to mend."""
         return [*_advice_on_match(self), *_advice_on_state(self)]
 
     def text(self, decode: Optional[Decode] = None) -> str:

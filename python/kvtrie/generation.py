@@ -60,7 +60,7 @@ class Generation(BothWays[Item], Answer[Item]):
 
     @property
     def text_so_far(self) -> str:
-        """What the tokens say by now, in whole characters, without stop text and special tokens."""
+        """The text of the tokens by now, in whole characters, without stop text and special tokens."""
         return "".join(self._decoding.stopper.pieces) if self._of_text else super().text_so_far
 
     @property

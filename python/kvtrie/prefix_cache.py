@@ -30,7 +30,7 @@ Decode = Callable[[list[int]], str]
 
 
 class Texts(Protocol):
-    """What text is read and shown by: a tokenizer."""
+    """A tokenizer: text is read and shown by it."""
 
     def encode(self, text: str) -> Sequence[int]: ...
 
@@ -60,7 +60,7 @@ class PrefixCache(Live, _core.PrefixCache):
     sent there in the background; an unknown prompt is looked up there. It needs a ``fingerprint`` and a host
     tier, some of which is set aside for sending. ``store_deadline``: seconds of ``clock`` that one ``begin`` or
     ``restore`` may wait for it, in all; then it goes on with what has come. None: as long as it takes. ``policy``:
-    which state is evicted first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again
+    which state is evicted first when room is needed: "lru", "slru" or "cost". ``load``: "auto" computes again
     what is in a lower tier or in the store where the clock measured that to be faster, "always" loads it.
     ``checkpoint_every``: distance of spaced restore points in tokens, for caches whose state exists only at restore
     points; None: 16 where those are short convolutions' and take no more than K and V of so many, else 512.
@@ -143,7 +143,7 @@ class PrefixCache(Live, _core.PrefixCache):
 
     @property
     def tokenizer(self) -> Optional[Texts]:
-        """What text is shown by."""
+        """The tokenizer that text is shown by."""
         return self._tokenizer
 
     @property
@@ -195,7 +195,7 @@ class PrefixCache(Live, _core.PrefixCache):
         return Explanation(np.array(tokens, np.int32), namespace, fields, self._decode_by(decode))
 
     def set_quota(self, namespace: str = "default", *, most: Share = 1.0, least: Share = 0.0) -> None:
-        """What a namespace may have of each pool and tier, and what others cannot take from it.
+        """Sets the most that a namespace may have of each pool and tier, and the least that others leave it.
 
         ``most``: its live and idle state together. A claim beyond it first evicts idle state of this namespace, in the
         usual order, and never that of others; what is live is refused with ``CacheFullError``. ``least``, its floor:

@@ -1,4 +1,4 @@
-"""What formats of weights and of cells cost in quality: one text, read by a model that is kept in several ways.
+"""The price of formats of weights and of cells in quality: one text, read by a model that is kept in several ways.
 
     found = kv.quality("model.gguf", context=512)
     print(found)  # KL, perplexity, agreement, bytes and speeds of each format, as a table
@@ -59,7 +59,7 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Quality(Measured):
-    """What :func:`quality` found. ``print`` shows a table; ``plot`` draws it."""
+    """The findings of :func:`quality`. ``print`` shows a table; ``plot`` draws it."""
 
     def __str__(self) -> str:
         from .viz.quality import quality_text
@@ -147,7 +147,7 @@ def _names(value: Sequence[str], name: str) -> list[str]:
 
 
 def _weights(model: str | os.PathLike[str] | Model, dtypes: Sequence[str] | None) -> list[str]:
-    """What is compared, one after the other; "stored": the reference itself."""
+    """The formats to compare, one after the other; "stored": the reference itself."""
     if isinstance(model, (str, os.PathLike)):
         return _names(WEIGHT_FORMATS if dtypes is None else dtypes, "dtypes")
     if dtypes is not None:

@@ -51,7 +51,7 @@ class Request(Answer[Item]):
 
     @property
     def error(self) -> BaseException | None:
-        """What it failed with."""
+        """The error that it failed with."""
         return self._published.error
 
     @property

@@ -43,7 +43,7 @@ _MAX_LOGPROBS = 1000
 
 
 class TokenLogprob(NamedTuple):
-    """What the model itself gave a token: natural logarithms of its probabilities, before anything changed them."""
+    """The model's own judgement of a token: natural logarithms of its probabilities, before anything changed them."""
 
     token: int
     logprob: float
@@ -163,7 +163,7 @@ class Sampler(Whole):
         return self.choice(token, model_logits)
 
     def draw(self, position: int, tokens: Callable[[], Tokens], generated: int, vocab_size: int) -> Draw:
-        """What decides the token at ``position``; see :meth:`__call__`. REQUIRES: ``sampling.on_device``."""
+        """The draw that decides the token at ``position``; see :meth:`__call__`. REQUIRES: ``sampling.on_device``."""
         drawn = self._draw(position)
         if not self.sampling.edits_logits:
             return drawn

@@ -1,4 +1,4 @@
-"""What Ray's command line names: ``serve run kvtrie.scale:app replicas=2``. All else of it is in ``kvtrie.ray.scale``.
+"""A name for Ray's command line: ``serve run kvtrie.scale:app replicas=2``. All else is in ``kvtrie.ray.scale``.
 
 Needs the extra ``kvtrie[ray]``; importing this does not.
 """

@@ -34,7 +34,7 @@ Ids = npt.NDArray[np.int32]
 
 
 class Score(NamedTuple):
-    """What the model gave one continuation."""
+    """The model's judgement of one continuation."""
 
     tokens: list[int]
     logprobs: list[float]

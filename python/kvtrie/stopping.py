@@ -1,4 +1,4 @@
-"""What ends a text: the model's end tokens, stop tokens and stop texts; and text that ends before its stop text.
+"""The ends of a text: the model's end tokens, stop tokens and stop texts; and text that ends before its stop text.
 
 What a :class:`Stopper` says follows from the tokens alone: :meth:`Stopper.read` is given all of them and takes those
 that it does not know yet. Where an exception cut a reading short, the next one begins with the first token again.
@@ -47,7 +47,7 @@ class TextUntil:
         return held[: len(held) - keep]
 
     def finish(self) -> str:
-        """What was held back: no stop text came of it."""
+        """The text that was held back: no stop text came of it."""
         held, self._held = self._held, ""
         return held
 
@@ -91,7 +91,7 @@ class Stopper:
 
     @property
     def matched(self) -> int | str | None:
-        """What ended the text; None: nothing did."""
+        """The stop that ended the text; None: nothing did."""
         return self._reading.matched
 
     @property

@@ -40,7 +40,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two tries
 
 @runtime_checkable
 class Store(Protocol):
-    """What a shared store is. ``get_many`` (above) is optional, and so is ``name``: for people, no password in it."""
+    """A shared store. ``get_many`` (above) is optional, and so is ``name``: for people, no password in it."""
 
     def get(self, key: str) -> Optional[bytes]:
         """The bytes behind ``key``; None when there are none."""
@@ -106,7 +106,7 @@ class RedisStore(Whole):
     def get_many(
         self, keys: Sequence[str], most: Optional[int] = None, seconds: Optional[float] = None
     ) -> list[Optional[bytes]]:
-        """What lies behind each key, in one round trip (of each node that has some); None as for ``get``.
+        """The values behind each key, in one round trip (of each node that has some); None as for ``get``.
 
         ``most``: bytes of one value, ``max_value`` unless it is less. ``seconds``: after so many it raises, whatever
         the server does; the call ends in the background as ``timeout`` says. None: it takes what ``timeout`` and
@@ -212,7 +212,7 @@ def open_store(store: Any) -> Store:
 
 
 def _within(seconds: float, work: Callable[[Callable[[], bool]], Result]) -> Result:
-    """What ``work`` returns or raises, or ``TimeoutError`` after so many seconds: then it ends in a thread of its own.
+    """The result or error of ``work``, or ``TimeoutError`` after so many seconds: then it ends in a thread of its own.
 
     The client's timeouts are those of a connection, and of each wait for bytes: neither connecting nor a slow trickle
     of bytes can be bounded by them. ``work`` gets a function that says whether anybody still waits.

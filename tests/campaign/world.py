@@ -24,7 +24,7 @@ from processes import PATIENCE
 
 KINDS = ("dense", "window", "chunk", "hybrid", "window alone", "chunk alone", "recurrent alone", "all")
 TIERS = ("device", "host", "disk", "store", "redis", "disk and store")
-POLICIES = ("lru", "slru", "lfu", "cost")
+POLICIES = ("lru", "slru", "cost")
 NAMESPACES = ("a", "b", "ab")
 SESSIONS = 5
 LONGEST = 220  # tokens of a prompt

@@ -207,7 +207,7 @@ TEST(NodePlaces, AgreesWithATwinAfterEveryStep) {
 
 // In orders of every policy, the common ones and those of a group.
 TEST(NodePlaces, ComeAndSettleWithoutMemoryOnceThereIsRoom) {
-  for (const VictimPolicy policy : {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost}) {
+  for (const VictimPolicy policy : {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost}) {
     for (const Group group : {Group{0}, Group{1}}) {
       Trie trie(2, policy);
       NodePlaces places(trie, {});

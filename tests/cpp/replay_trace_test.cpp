@@ -181,7 +181,7 @@ TEST(Replay, ARequestLongerThanTheCacheCountsInFull) {
 }
 
 TEST(Replay, EveryPolicyKeepsTheInvariants) {
-  for (const VictimPolicy policy : {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost}) {
+  for (const VictimPolicy policy : {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost}) {
     ReplayOptions options = options_of(30);
     options.policy = policy;
     Replay replay(options);

@@ -182,8 +182,7 @@ TEST_P(TrieGroups, TheFirstOfAllIsTheFirstOfThoseThatMayGo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, TrieGroups,
-                         ::testing::Values(VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu,
-                                           VictimPolicy::kCost),
+                         ::testing::Values(VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost),
                          [](const auto& each) { return std::string(name_of(each.param)); });
 
 }  // namespace

@@ -130,8 +130,7 @@ TEST_P(OrderShapes, OrdersThatAreLeafFirstAreNotAskedLikeThis) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, OrderShapes,
-                         ::testing::Values(VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu,
-                                           VictimPolicy::kCost),
+                         ::testing::Values(VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost),
                          [](const auto& info) { return name_of(info.param); });
 
 }  // namespace

@@ -20,7 +20,7 @@ using testing::TextTrie;
 using testing::victim;
 using Words = std::vector<std::string>;
 
-constexpr VictimPolicy kRanked[] = {VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost};
+constexpr VictimPolicy kRanked[] = {VictimPolicy::kSlru, VictimPolicy::kCost};
 
 void use(TextTrie& t, std::string_view word, int times = 1) {
   for (int i = 0; i < times; ++i) t.trie.touch(t.at(word));
@@ -47,13 +47,13 @@ Words sweep(TextTrie& t, int count, std::size_t room) {
 }
 
 TEST(VictimPolicy, HasOneNameEach) {
-  for (const char* name : {"lru", "slru", "lfu", "cost"}) EXPECT_STREQ(name_of(policy_from_name(name)), name);
+  for (const char* name : {"lru", "slru", "cost"}) EXPECT_STREQ(name_of(policy_from_name(name)), name);
   try {
     policy_from_name("LRU");
     ADD_FAILURE() << "not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kArgument);
-    EXPECT_STREQ(error.what(), "[VictimPolicy] policy: got 'LRU', allowed lru, slru, lfu, cost");
+    EXPECT_STREQ(error.what(), "[VictimPolicy] policy: got 'LRU', allowed lru, slru, cost");
   }
 }
 
@@ -133,7 +133,7 @@ TEST(VictimPolicy, AStayThatBeginsWithTheJoinIsOneUse) {
 }
 
 TEST(VictimPolicy, ANodeAtThePlaceOfOneThatJoinedAndWentDidNotJoin) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   Node* lower = t.insert("abcd");
   Node* gone = t.insert("x");
   t.trie.remove(gone);
@@ -158,7 +158,7 @@ TEST(VictimPolicy, ANodeThatJoinsWhileLockedIsUsedOnce) {
 }
 
 TEST(VictimPolicy, OrdersCountForThemselves) {
-  TextTrie t(2, VictimPolicy::kLfu);
+  TextTrie t(2, VictimPolicy::kCost);
   Node* a = t.insert("a");
   Node* b = t.insert("b");
   use(t, "a", 9);
@@ -173,7 +173,7 @@ TEST(VictimPolicy, OrdersCountForThemselves) {
 }
 
 TEST(VictimPolicy, ABranchPointHasItsOwnRankAndTheAgeOfItsLastChild) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("ax");
   t.insert("ay");
   t.insert("b");
@@ -273,8 +273,8 @@ TEST(Slru, WhatWasUsedAgainDoesNotJoinWhatWasNot) {
   EXPECT_EQ(t.evict_all(), (Words{"zz", "ab"}));
 }
 
-TEST(Lfu, TheLeastUsedGoesFirstHoweverRecent) {
-  TextTrie t(1, VictimPolicy::kLfu);
+TEST(Cost, TheLeastUsedGoesFirstHoweverRecent) {
+  TextTrie t(1, VictimPolicy::kCost);
   for (const char* word : {"a", "b", "c"}) t.insert(word);
   use(t, "a", 3);
   use(t, "b", 1);
@@ -282,8 +282,8 @@ TEST(Lfu, TheLeastUsedGoesFirstHoweverRecent) {
   EXPECT_EQ(t.evict_all(), (Words{"b", "c", "a"}));
 }
 
-TEST(Lfu, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
-  TextTrie t(1, VictimPolicy::kLfu);
+TEST(Cost, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
+  TextTrie t(1, VictimPolicy::kCost);
   Node* lower = t.insert("abcd");
   use(t, "abcd", 4);
   Node* upper = t.trie.split(lower, 2);
@@ -296,8 +296,8 @@ TEST(Lfu, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
   (void)upper;
 }
 
-TEST(Lfu, OnlyWhatWasUsedAsOftenJoins) {
-  TextTrie t(1, VictimPolicy::kLfu);
+TEST(Cost, OnlyWhatWasUsedAsOftenJoins) {
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("ab");
   Node* top = t.insert("a");
   use(t, "a", 3);
@@ -316,7 +316,7 @@ TEST(Lfu, OnlyWhatWasUsedAsOftenJoins) {
 void evict(TextTrie& t, std::string_view word) { t.trie.remove(t.at(word)); }
 
 TEST(Remembering, WhatComesBackGoesOnFromItsUses) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("a");
   use(t, "a", 3);
   evict(t, "a");
@@ -330,7 +330,7 @@ TEST(Remembering, WhatComesBackGoesOnFromItsUses) {
 }
 
 TEST(Remembering, LeavingAndJoiningAgainIsOneUseMore) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("a");
   use(t, "a", 9);
   evict(t, "a");
@@ -365,7 +365,7 @@ TEST(Remembering, APathIsKnownByItsWholeLengthAndNamespace) {
 }
 
 TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("abc");
   use(t, "abc", 4);
   Node* upper = t.trie.split(t.at("abc"), 2);
@@ -385,7 +385,7 @@ TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
 }
 
 TEST(Remembering, PartsWithAsManyUsesStayOne) {
-  TextTrie t(1, VictimPolicy::kLfu);
+  TextTrie t(1, VictimPolicy::kCost);
   t.insert("abcd");
   t.trie.split(t.at("abcd"), 2);
   evict(t, "abcd");
@@ -479,12 +479,6 @@ TEST(Cost, WhatIsNotUsedAnyMoreIsOvertaken) {
   const Words gone = sweep(t, 26, 2);
   EXPECT_EQ(gone[8], "I-");
   EXPECT_EQ(gone[9], "old") << "each victim raises what comes after it by 1";
-
-  TextTrie lfu(1, VictimPolicy::kLfu);
-  lfu.insert("old");
-  use(lfu, "old", 9);
-  sweep(lfu, 26, 2);
-  EXPECT_NE(lfu.at("old"), nullptr) << "lfu would never let go";
 }
 
 TEST(Cost, OnlyAVictimThatLeavesRaisesWhatComes) {

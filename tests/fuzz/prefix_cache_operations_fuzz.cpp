@@ -39,7 +39,7 @@ class World {
     kinds_.window_cells = from_.pick<Cell>({200, 1000});
     options_.fingerprint = "weights";
     options_.host_bytes = from_.pick<std::uint64_t>({400'000, 20'000, 3'000});
-    options_.policy = from_.pick({VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost});
+    options_.policy = from_.pick({VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost});
     options_.checkpoint_every = 32;
     options_.store_min_tokens = 8;
     if (below == 2) options_.disk = folder_.disk(), options_.disk_bytes = from_.pick<std::uint64_t>({1 << 20, 20'000});

@@ -15,7 +15,7 @@ void operate_on_trie(Input input) {
   constexpr std::size_t kMost = 500;
   Bytes from(input);
   oracle::Regime regime;
-  regime.policy = from.pick({VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost});
+  regime.policy = from.pick({VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost});
   regime.shape = static_cast<int>(from.below(oracle::KeyShape::kCount));
   regime.tiers = from.flag();
   regime.most_nodes = from.pick<std::size_t>({6, 16, 40});

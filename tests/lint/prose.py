@@ -1,7 +1,7 @@
 """Warnings about texts, comments and names that no longer fit each other. `./dev lint` prints them; none is a failure.
 
     python3 tests/lint/prose.py               needs git and Python's standard library, and nothing that is built
-    python3 tests/lint/prose.py --strict      sentences with a clause as subject alone: 1 if there are more than MOST
+    python3 tests/lint/prose.py --strict      sentences with a clause as subject alone: 1 if there are any
 
 Without --strict always exits with 0, also where a check itself fails.
 """
@@ -105,13 +105,13 @@ def names_in_the_glossary() -> Warnings:
 
 # A sentence whose subject is a clause: the reader has to find out what it is about. Questions and headings may.
 CLAUSE = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who|Whoever|Whatever|Those that|That of|Of what)\b(?! [^.:;]*\?)[^.:;]*")
-MOST = 2  # may only fall
 PLAIN = (
     "csrc/",
     "python/bindings/",
     "docs/",
-    *(f"python/kvtrie/{part}/" for part in ("cli", "hf", "ray", "serve", "viz")),
+    "python/kvtrie/",
 )
+DATA = "python/kvtrie/data/"  # the text that kv.quality reads: another one would give other figures
 
 
 def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
@@ -126,6 +126,8 @@ def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 def clauses_as_subjects() -> Warnings:
     for name in those(".md", ".h", ".cpp", ".py", under=PLAIN):
+        if name.startswith(DATA):
+            continue
         text = text_of(name)
         for start, prose in paragraphs(name, text):
             for found in CLAUSE.finditer(prose):
@@ -333,7 +335,7 @@ def main() -> int:
         found = list(clauses_as_subjects())
         for name, line, text in found:
             print(f"{name}:{line}: {text}")
-        return 1 if len(found) > MOST else 0
+        return 1 if found else 0
     for check in CHECKS:
         try:
             for name, line, text in check():

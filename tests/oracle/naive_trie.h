@@ -381,7 +381,6 @@ class NaiveTrie {
   bool goes_before(std::size_t order, const NaiveNode& a, const NaiveNode& b) const {
     const NaiveRank &x = a.rank[order], &y = b.rank[order];
     if (policy_ == VictimPolicy::kSlru && x.is_protected != y.is_protected) return y.is_protected;
-    if (policy_ == VictimPolicy::kLfu && x.uses != y.uses) return x.uses < y.uses;
     if (policy_ == VictimPolicy::kCost && x.priority != y.priority) return x.priority < y.priority;
     return older(order, a, b);
   }

@@ -102,8 +102,7 @@ class World {
     const std::uint64_t unit = std::max<std::uint64_t>(cell_bytes_, 16);
     options.host_bytes = pick<std::uint64_t>({0, unit * 3, unit * 40, unit * 4000});
     options.clock = [this] { return static_cast<double>(operations_); };
-    options.policy =
-        pick({VictimPolicy::kLru, VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost});
+    options.policy = pick({VictimPolicy::kLru, VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost});
     if (options.host_bytes > 0 && chance(0.5)) {
       options.fingerprint = "the twin's weights";
       options.disk = (folder_.path() / "a").string();

@@ -1,6 +1,6 @@
 // The trie against its naive twin (naive_trie.h): random operations, the same on both, everything compared.
 //
-//     trie_oracle [--seed N] [--operations N] [--policy lru|slru|lfu|cost]
+//     trie_oracle [--seed N] [--operations N] [--policy lru|slru|cost]
 //
 // Each policy gets that many operations, from one seed; without --policy all four have their turn. Episodes
 // (trie_episode.h) differ in key shape, size and regime. Compared after each step while the tree is small, every 64
@@ -56,7 +56,7 @@ int run(std::uint64_t seed, std::size_t operations, VictimPolicy policy) {
   return 0;
 }
 
-constexpr VictimPolicy kPolicies[] = {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost};
+constexpr VictimPolicy kPolicies[] = {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kCost};
 
 bool read_number(const char* text, std::uint64_t& number) {
   const auto result = std::from_chars(text, text + std::strlen(text), number);
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
     }
   }
   if (!understood) {
-    std::fprintf(stderr, "usage: trie_oracle [--seed N] [--operations N] [--policy lru|slru|lfu|cost]\n");
+    std::fprintf(stderr, "usage: trie_oracle [--seed N] [--operations N] [--policy lru|slru|cost]\n");
     return 2;
   }
   if (policies.empty()) policies.assign(std::begin(kvtrie::oracle::kPolicies), std::end(kvtrie::oracle::kPolicies));

@@ -41,8 +41,7 @@ _ROPE = [
 ]
 
 # Values by key: of fields whose type says little, and of keys that transformers' code reads though no field has them.
-SPECIAL: dict[str, list[Any]] = {
-    **RECURRENT_VALUES,
+_VALUES: dict[str, list[Any]] = {
     "architectures": [None, [], ["MistralForCausalLM"], ["LlamaForSequenceClassification"]],
     "model_type": [None, "mistral", "gemma2", "qwen3"],
     "hidden_act": ["gelu", "gelu_pytorch_tanh", "relu", "swish", "quick_gelu"],
@@ -141,11 +140,6 @@ SPECIAL: dict[str, list[Any]] = {
     "moe_layer_end_index": [1, -1],
     "moe_layer_interval": [2],
     "moe_norm_min": [1e-12, 0.9],
-    "linear_conv_kernel_dim": [2, 3],
-    "linear_key_head_dim": [4, 16],
-    "linear_value_head_dim": [4, 16],
-    "linear_num_key_heads": [1, 4],
-    "linear_num_value_heads": [2, 8],
     "decoder_sparse_step": [2, 3],
     "interleave_moe_layer_step": [2],
     "eos_token_id": [None, 1, [1, 2]],
@@ -165,6 +159,9 @@ SPECIAL: dict[str, list[Any]] = {
     "output_hidden_states": [True],
     "return_dict": [False],
 }
+assert not _VALUES.keys() & RECURRENT_VALUES.keys(), "each key has its values in one of the two"
+SPECIAL: dict[str, list[Any]] = {**RECURRENT_VALUES, **_VALUES}
+
 OTHERS = [  # that are no fields of the classes, and still in files or read by transformers
     "model_type",
     "rope_scaling",

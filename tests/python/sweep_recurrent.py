@@ -65,7 +65,6 @@ RECURRENT_VALUES: dict[str, list[Any]] = {
     "time_step_floor": [0.5],
     "mamba_ssm_cache_dtype": ["float32", "bfloat16"],
     "moe_latent_size": [8, None],
-    "moe_intermediate_size": [8, 40],
     "moe_shared_expert_intermediate_size": [8, 40],
     "mtp_layers_block_type": [["full_attention"]],
     "use_mamba_kernels": [False],

@@ -162,7 +162,7 @@ def test_times_that_make_no_sense(model: CodingModel) -> None:
     assert cache.stats()["pins"] == 0
 
 
-@pytest.mark.parametrize("policy", ["lru", "slru", "lfu", "cost"])
+@pytest.mark.parametrize("policy", ["lru", "slru", "cost"])
 def test_unused_state_goes(policy: str, model: CodingModel, tmp_path: Path) -> None:
     clock = Clock()
     options: dict[str, Any] = {"fingerprint": "w", "disk": tmp_path / "disk", "policy": policy}

@@ -280,7 +280,7 @@ def test_a_report_as_text_html_and_picture(tmp_path: Path, monkeypatch: pytest.M
     assert lines[2].split()[1] == f"{report.row('lru', 5000).hit_rate:.4f}"
     assert report._repr_html_().count("<tr>") == 3
     with pytest.raises(kv.errors.ArgumentError, match="policy, capacity"):
-        report.row("lfu", 5000)
+        report.row("cost", 5000)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(kv.errors.NotSupportedError, match="pip install matplotlib"):

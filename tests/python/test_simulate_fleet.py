@@ -37,7 +37,7 @@ def chats() -> Workload:
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["lru", "slru", "lfu", "cost"])
+@pytest.mark.parametrize("policy", ["lru", "slru", "cost"])
 def test_one_replica_counts_what_simulate_counts(policy: str) -> None:
     options = FleetOptions(policy=policy, rate=1e9, decode=0.0)
     for trace, capacity in ((BLOCKS, "50b"), (BLOCKS, "200b"), (TOKENS, "5k"), (TOKENS, "20k")):
@@ -337,7 +337,7 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     ("arguments", "code"),
     [
         (["--replicas", "two"], 2),
-        (["--replicas", "2", "--policy", "lru,lfu"], 2),
+        (["--replicas", "2", "--policy", "lru,slru"], 2),
         (["--replicas", "2", "--slots", "4"], 2),
         (["--replicas", "2", "--plot", "x.svg"], 2),
         (["--replicas", "2", "--rate", "0"], 1),

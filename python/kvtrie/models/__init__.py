@@ -146,7 +146,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
 
 
 class Folder(NamedTuple):
-    """What the small files of a folder say: which family computes it, and what became of each key."""
+    """The small files of a folder, read: which family computes it, and what became of each key."""
 
     family: type[Model]
     raw: Raw
@@ -193,7 +193,7 @@ def _settled_sources(
 
 
 def describe(path: str | os.PathLike[str]) -> Account:
-    """What becomes of each key of a model's small files, without its weights: as ``model.account`` of :func:`load`.
+    """The account of each key of a model's small files, without its weights: as ``model.account`` of :func:`load`.
 
     Raises ``kv.errors.NotSupportedError`` where one is refused, as :func:`load` does, and ``kv.errors.FormatError`` for
     a damaged file.

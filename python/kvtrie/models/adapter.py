@@ -73,7 +73,7 @@ class Change(NamedTuple):
 
 
 def without_base(folder: Path) -> FormatError | None:
-    """What to say of a folder that holds an adapter and no model; None for any other."""
+    """The message for a folder that holds an adapter and no model; None for any other."""
     if (folder / "config.json").exists() or not (folder / CONFIG).exists():
         return None
     raw = read_json(folder / CONFIG)
@@ -85,7 +85,7 @@ def without_base(folder: Path) -> FormatError | None:
 
 
 def settle_adapter(folder: Path) -> Account:
-    """What became of the keys of the folder's adapter; {} where it has none. Raises ``kv.errors.NotSupportedError``
+    """The account of the keys of the folder's adapter; {} where it has none. Raises ``kv.errors.NotSupportedError``
     naming one."""
     path = folder / CONFIG
     if not path.exists():

@@ -92,7 +92,7 @@ class AltUp:
         return [ops.add(own, part.reshape(rows, hidden)) for own, part in zip(predictions, parts)]
 
     def shown(self, streams: Sequence[Tensor]) -> Tensor:
-        """What a layer's own inputs see of corrected streams."""
+        """The part of corrected streams that a layer's own inputs see."""
         active = streams[self.plan.active]
         return ops.mul(active, self._scale) if self.plan.scaled else active
 

@@ -38,7 +38,7 @@ class Temperature(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What an attention has; it rotates as its layer's group does (``Model.attention_groups``).
+    """The parts of an attention; it rotates as its layer's group does (``Model.attention_groups``).
 
     ``bias``: of q, k and v; ``out_bias``: of the last projection. ``norms``: an RMS norm over each head of q and k
     before they are rotated; ``late``: after that; ``wide``: over all heads of q at once, and all of k, before it.

@@ -1,4 +1,4 @@
-"""What every decoder-only model shares: weights on the device, the embedding, the final head, and whose rows it gets.
+"""The base of every decoder-only model: weights on the device, the embedding, and the final head with its rows.
 
 A family is one short file in ``families/``: how it reads ``config.json`` and what its layers are made of
 (``layer_plan``); see that folder. Activations are float32; weight matrices are float32, float16 or blocks on the
@@ -126,7 +126,7 @@ class Model(Whole):
 
     @classmethod
     def rope_type(cls, parameters: Raw) -> object:
-        """What ``parameters`` of RoPE are of, by the name that rope_config.py has for it."""
+        """The type of ``parameters`` of RoPE, by the name that rope_config.py has for it."""
         return rope_type_of(parameters)
 
     @classmethod
@@ -167,11 +167,11 @@ class Model(Whole):
 
     @classmethod
     def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
-        """What layer ``index`` is made of."""
+        """The plan of layer ``index``."""
         raise NotImplementedError
 
     def build_rest(self, weights: WeightTable) -> None:
-        """What a family keeps on the device beside its layers."""
+        """Builds the weights that a family keeps on the device beside its layers."""
 
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
@@ -181,7 +181,7 @@ class Model(Whole):
 
     @classmethod
     def states(cls, config: ModelConfig) -> States:  # noqa: ARG003 (families look at it)
-        """What recurrent layers keep."""
+        """The states that recurrent layers keep."""
         return States()
 
     def embed(self, tokens: Array) -> Tensor:
@@ -189,7 +189,7 @@ class Model(Whole):
         return ops.embedding(self._embedding, tokens)
 
     def finish(self, logits: Tensor) -> Tensor:
-        """What is done to logits [rows, vocab] at the very end."""
+        """The last change to logits [rows, vocab]."""
         return logits
 
     def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
@@ -336,7 +336,7 @@ class Model(Whole):
 
     @property
     def token_texts(self) -> TokenTexts | None:
-        """What each token spells, made at first use; None where tokens do not spell texts one after the other."""
+        """The spelling of each token, made at first use; None where tokens do not spell texts one after the other."""
         with self._cache_lock:
             if self._token_texts is None:
                 from .token_texts import token_texts_of
@@ -404,7 +404,7 @@ class Model(Whole):
     def complete(
         self, text: str, *, special_tokens: TextReading = "parse", **options: Unpack[TextOptions]
     ) -> Generation[str]:
-        """What continues plain ``text``; ``options`` as in :meth:`chat`, special tokens as in ``tokenizer.encode``."""
+        """Continues plain ``text``; ``options`` as in :meth:`chat`, special tokens as in ``tokenizer.encode``."""
         return begin_text(self, self.tokenizer.encode(text, special_tokens=special_tokens), options)
 
     def __repr__(self) -> str:

@@ -131,7 +131,7 @@ class CausalModel(Model):
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        """What the family reads beyond the common fields."""
+        """The fields that the family reads beyond the common ones."""
         no_windows(raw, reader, where)
         return {}
 

@@ -52,11 +52,11 @@ class ChatTemplate(Whole):
 
     @cached_property
     def reads(self) -> Reads:
-        """What it reads, found by rendering some twenty small conversations."""
+        """The parts of messages and variables that it reads, found by rendering some twenty small conversations."""
         return probe(self._tried(), self.names)
 
     def wants(self) -> Reads:
-        """What it reads; ``wants().sentences()`` says it in words."""
+        """The same; ``wants().sentences()`` says it in words."""
         return self.reads
 
     def prepared(self, messages: Sequence[object]) -> list[Values]:
@@ -82,7 +82,7 @@ class ChatTemplate(Whole):
             raise ArgumentError(f"[tokenizer] the chat template refused the messages: {text}") from error
 
     def left_out(self, values: View, prompt: str) -> set[str]:
-        """What of the messages it took no notice of (template_check.py). ``prompt``: what ``render`` made of them."""
+        """Parts of the messages that it took no notice of (template_check.py). ``prompt``: from ``render``."""
         return left_out(self.render, values, prompt, self.reads)
 
     def _rendered(self, values: Mapping[str, object], whole: int) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of the keys that configurations of all families share; families add theirs (families/).
+"""The treatment of the keys that configurations of all families share; families add theirs (families/).
 
 Neutral keys fall into kinds: what a file says about itself, how answers are chosen (that is the caller's), what only
 training sees, how transformers computes the same numbers. Refused are those by which transformers 5.24 would compute

@@ -1,4 +1,4 @@
-"""What a checkpoint's ``config.json`` says, checked and normalised.
+"""A checkpoint's ``config.json``, checked and normalised.
 
 Field names are those of Hugging Face; where RoPE stands in a file, rope_config.py says. What becomes of each key is in
 :attr:`Model.settings`, by which a file is judged before it is read here. Anything a family cannot compute exactly is
@@ -81,7 +81,7 @@ class ModelConfig:
 
 DEFAULTS: Mapping[str, object] = {"max_position_embeddings": 2048}  # of Llama, and of families that say no other
 
-# What a model that also sees images says for its text model, too, beside ``text_config``.
+# Keys that a model that also sees images has for its text model, too, beside ``text_config``.
 SHARED = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
 
 

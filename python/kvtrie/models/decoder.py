@@ -94,7 +94,7 @@ SANDWICH = NormNames(
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one layer has; None: not that. ``residual``: what mixer and MLP give is multiplied by it before it is
+    """The parts of one layer; None: not that. ``residual``: what mixer and MLP give is multiplied by it before it is
     added."""
 
     mixer: MixerPlan | None

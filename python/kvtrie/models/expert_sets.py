@@ -105,7 +105,7 @@ def _linears(expert: GatedMlp) -> list[Linear]:
 
 
 def _parts(expert: GatedMlp) -> list[ops.PackedPair | ops.PackedWeight] | None:
-    """What its products read; None where a part is no packed weight."""
+    """The packed weights that its products read; None where a part is no packed weight."""
     pairs: list[object] = [expert.inner.pair] if isinstance(expert.inner, Gated) else []
     found = [*pairs, *(linear.weight for linear in _linears(expert))]
     packed = [part for part in found if isinstance(part, (ops.PackedPair, ops.PackedWeight))]

@@ -44,7 +44,7 @@ class ExpertsConfig(ModelConfig):
 
 Fields = dict[str, Any]  # of a configuration, by name
 
-# What becomes of the keys that :func:`sparse_fields` reads.
+# The treatment of the keys that :func:`sparse_fields` reads.
 SPARSE: Settings = {
     **dict.fromkeys(("num_experts", "moe_intermediate_size"), SIZE),
     "num_experts_per_tok": CHOSEN,

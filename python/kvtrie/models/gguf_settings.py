@@ -1,4 +1,4 @@
-"""What becomes of every key of a GGUF file: the lists behind :class:`GgufForm.settings` and docs/gguf.md.
+"""The treatment of every key of a GGUF file: the lists behind :class:`GgufForm.settings` and docs/gguf.md.
 
 Keys that begin with a dot stand behind the name of the architecture: ".block_count" is "llama.block_count". Each family
 lays its own list over :data:`ARCHITECTURE`. Sources: the constants of the ``gguf`` package, and what llama.cpp's loader

@@ -75,7 +75,7 @@ def kinds_of_storage(stored: Mapping[str, str]) -> dict[str, Any]:
 
 
 def as_text(model: Warmed, dtype: str) -> str | None:
-    """What a helper needs to know; None for families with fields of their own."""
+    """The settings that a helper needs; None for families with fields of their own."""
     if type(model.config) is not ModelConfig:
         return None
     config = small(model.config)
@@ -116,7 +116,7 @@ class Helper:
             self._attention.set()
 
     def begin(self) -> None:
-        """Starts the process, if there is something for it to do before the first step. What cannot start is over."""
+        """Starts the process, if it has something to do before the first step. A process that cannot start is over."""
         if not self._attention.is_set() and self._process is None and not self.over:
             self._start()
 

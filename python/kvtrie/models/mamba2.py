@@ -135,7 +135,7 @@ class Mamba2:
 
 
 def part_factors(plan: Mamba2Plan) -> list[Array]:
-    """What the outputs of z, of x, B and C, and of dt are multiplied by."""
+    """The factors of the outputs of z, of x, B and C, and of dt."""
     c = plan.config
     z, x, b, c_, dt = plan.parts or (1.0,) * 5
     wide = c.mamba_groups * c.mamba_state

@@ -1,4 +1,4 @@
-"""What a configuration says about its layers of Mamba-2, under the names that Bamba, Granite 4 and Falcon-H1 share.
+"""The settings of a configuration's layers of Mamba-2, under the names that Bamba, Granite 4 and Falcon-H1 share.
 
 Source: transformers 5.24, the configuration classes of these families.
 """

@@ -169,7 +169,7 @@ class SparseMlp:
         return chosen, factors if self.scale is None else ops.mul(factors, self.scale)
 
     def _shared(self, h: Tensor) -> Tensor | None:
-        """What every row gets; None where no expert is shared."""
+        """The output of the shared experts, which every row gets; None where no expert is shared."""
         if self.shared is None:
             return None
         y = self.shared(h)

@@ -49,7 +49,7 @@ class PerLayer(NamedTuple):
 
 
 class PerLayerInputs:
-    """What every layer adds, of the tokens of a step."""
+    """The inputs that layers add, of the tokens of a step."""
 
     def __init__(self, plan: PerLayer, config: ModelConfig, weights: WeightTable) -> None:
         self._config = config

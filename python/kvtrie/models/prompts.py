@@ -92,7 +92,7 @@ class Rendered(NamedTuple):
 def rendered(
     render: Render, given: Mapping[str, object], own: Mapping[str, object], special: SpecialTokens, template: str
 ) -> Rendered:
-    """What ``render`` makes of the messages and variables that are ``given``, and of the tokenizer's ``own``.
+    """The text that ``render`` makes of the messages and variables that are ``given``, and of the tokenizer's ``own``.
 
     ``template``: its source. Raises what ``render`` does, and ``kv.errors.ArgumentError`` for the letters of a special
     token that the template will not take for text.
@@ -315,7 +315,7 @@ def _changed_between(text: OwnText, change: Change) -> str:
 
 @lru_cache(maxsize=16)
 def _literals(template: str) -> tuple[str, ...]:
-    """What a chat template writes, and the strings that it writes or looks for."""
+    """Text that a chat template writes, and the strings in it."""
     from jinja2 import Environment, TemplateError
 
     try:

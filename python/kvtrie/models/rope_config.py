@@ -29,7 +29,7 @@ from .reader import Raw, Reader
 from .rope_arguments import Scaling
 from .settings import Settings, neutral, read, refused
 
-# What each type reads of its dictionary, beside what all of them do.
+# Keys that each type reads of its dictionary, beside those that all of them read.
 KEYS: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -57,7 +57,7 @@ def rope_type_of(parameters: Mapping[str, object]) -> object:
 
 
 class Defaults(NamedTuple):
-    """What holds where a file says nothing. ``partial``: None for the whole head."""
+    """The values where a file says nothing. ``partial``: None for the whole head."""
 
     theta: float = 10_000.0
     max_positions: int = 2048
@@ -259,7 +259,7 @@ _WHAT = {
 
 
 def rope_settings(kind: object) -> Settings:
-    """What becomes of the keys of ``rope_parameters`` or ``rope_scaling`` whose type is ``kind``."""
+    """The treatment of the keys of ``rope_parameters`` or ``rope_scaling`` whose type is ``kind``."""
     own = KEYS.get(kind, ()) if isinstance(kind, str) else ()
     original = "the length that a model was trained with"
     return {

@@ -1,4 +1,4 @@
-"""What becomes of every key of a model's configuration: it is read, does not matter, or is refused by name.
+"""The treatment of every key of a model's configuration: it is read, does not matter, or is refused by name.
 
 Each family has such a list for its ``config.json`` (``Model.settings``) and for its GGUF files (``GgufForm.settings``).
 :func:`settle` holds a file against it before anything is computed, so no setting that changes an answer passes unseen;
@@ -19,7 +19,7 @@ Fate = Literal["read", "neutral", "refused"]
 
 
 class Setting(NamedTuple):
-    """What becomes of one key. ``why``: what is done with it, why it does not matter, or what is not computed.
+    """The treatment of one key. ``why``: what is done with it, why it does not matter, or what is not computed.
 
     ``values``: of a neutral key, those that do not matter, None for all; any other is refused.
     """
@@ -47,7 +47,7 @@ def neutral(why: str, *values: object) -> Setting:
 
 
 def refused(why: str) -> Setting:
-    """Whatever value it has, but null."""
+    """Any value but null."""
     return Setting("refused", why)
 
 
@@ -66,7 +66,7 @@ Account = dict[str, Settled]  # by file, and by object in it: "config.json", "co
 
 
 def setting_of(key: str, settings: Settings) -> Setting | None:
-    """That of the key itself, else the first of a pattern that it matches."""
+    """The setting of the key itself, else the first of a pattern that it matches."""
     if key in settings:
         return settings[key]
     return next((each for pattern, each in settings.items() if "*" in pattern and fnmatchcase(key, pattern)), None)

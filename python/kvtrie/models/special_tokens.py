@@ -70,7 +70,7 @@ class SpecialTokens(Whole):
         self.texts: dict[int, str] = {
             token: each.content for token, each in self._added.items() if each.special and each.content.strip()
         }
-        """What they are written as, by id."""
+        """Their spelling, by id."""
         self._reader = lru_cache(maxsize=4)(self._make_reader)
 
     def __reduce__(self) -> tuple[type[SpecialTokens], tuple[Raw]]:

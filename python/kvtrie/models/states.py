@@ -1,4 +1,4 @@
-"""What recurrent layers keep: how large a state is, and the cache of all layers that have one.
+"""The states of recurrent layers: how large a state is, and the cache of all layers that have one.
 
 Units: sizes in elements, capacities in slots and cells.
 """
@@ -16,7 +16,7 @@ SLOTS = 64  # where states are large
 
 
 class States(NamedTuple):
-    """What each of ``layers`` keeps, as ``kv.caches.RecurrentCache`` takes it: the last ``conv_tail`` inputs of a
+    """The state of each of ``layers``, as ``kv.caches.RecurrentCache`` takes it: the last ``conv_tail`` inputs of a
     convolution over ``conv_dim`` channels, and ``heads`` matrices [head_dim, state], in float32. Zeros: none of that.
     """
 

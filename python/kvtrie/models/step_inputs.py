@@ -1,4 +1,4 @@
-"""What the layers of a model ask about a step: which rows matter at its end, where rows stand, how heads are rotated.
+"""Questions of a model's layers about a step: which rows matter at its end, where rows stand, how heads are rotated.
 
 Threads: `Rope` is read-only once built; the others belong to the thread that computes their step.
 """
@@ -18,7 +18,7 @@ from .weights import Array
 
 
 class StepLike(Protocol):
-    """What a model asks of a step: of a session, of ``cache.batch()``, or of one that only looks so."""
+    """The part of a step that a model reads: of a session, of ``cache.batch()``, or of one that only looks so."""
 
     @property
     def tokens(self) -> Array: ...

@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 def left_out(render: Render, values: View, prompt: str, reads: Reads) -> set[str]:
-    """What of ``values["messages"]`` the template took no notice of: roles, and "tool_calls".
+    """The parts of ``values["messages"]`` that the template took no notice of: roles, and "tool_calls".
 
     ``prompt``: what ``render`` made of the values. Raises ``kv.errors.ArgumentError`` naming a message whose turn is
     written without its content, or without a part of it.

@@ -44,7 +44,7 @@ def _read(path: Path) -> str:
 
 
 def named(value: object, path: Path) -> Templates:
-    """What stands under the key "chat_template" of a file."""
+    """The value under the key "chat_template" of a file."""
     if value is None:
         return {}
     if isinstance(value, str):

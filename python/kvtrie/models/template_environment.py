@@ -71,7 +71,7 @@ def _require_public(name: object) -> None:
 
 
 class _Dict:
-    """What ``dict`` is in a template: it makes one, and is no way to the class."""
+    """The ``dict`` of a template: it makes one, and is no way to the class."""
 
     def __call__(self, *arguments: Any, **named: object) -> dict[object, object]:
         return dict(*arguments, **named)
@@ -209,7 +209,7 @@ _clock: ContextVar[tuple[datetime.datetime, list[str]] | None] = ContextVar("clo
 
 @contextlib.contextmanager
 def clock_at(when: datetime.datetime) -> Iterator[list[str]]:
-    """What this thread renders meanwhile has this time; gives the times that were written, as they were."""
+    """Templates that this thread renders meanwhile have this time; gives the times that were written, as they were."""
     written: list[str] = []
     token = _clock.set((when, written))
     try:
@@ -240,7 +240,7 @@ def _tested(value: object) -> object:
 
 
 def _said(value: object) -> object:
-    """What is to be written as text. Raises for an object whose text is where it lies in memory, as that of a
+    """The value that is to be written as text. Raises for an object whose text is where it lies in memory, as that of a
     generator is: such a prompt is another one each time."""
     if not isinstance(value, _PLAIN) and " at 0x" in str(value):
         raise TemplateError(f"got a {type(value).__name__} to write, allowed what has a text of its own")

@@ -1,4 +1,4 @@
-"""What a chat template's work costs, and the budget that pays for it (chat_template.py).
+"""The price of a chat template's work, and the budget that pays for it (chat_template.py).
 
 Prices are in characters. Each value knows what writing it would take before anything does: a list that holds itself
 twice, sixty times over, is small in memory, and its text has no end.
@@ -59,8 +59,8 @@ def _size(value: object) -> int:
 
 
 def _weight(value: object) -> int:
-    """What writing or comparing a value takes: one that is there twice counts twice. So ``[x, x]`` sixty times over is
-    2^60, of which there is little in memory. Known by identity, as no template can change a list."""
+    """The price of writing or comparing a value: one that is there twice costs twice. So ``[x, x]`` sixty times over
+    is 2^60, of which there is little in memory. Known by identity, as no template can change a list."""
     if isinstance(value, (str, bytes)):
         return 1 + len(value)
     if not isinstance(value, _HOLDERS):
@@ -84,14 +84,14 @@ def made(value: object) -> object:
 
 
 def written(value: object) -> object:
-    """What is about to be made into text, or a key."""
+    """Pays for a value that is about to be made into text, or a key."""
     if isinstance(value, _HOLDERS):
         spend(_weight(value))
     return value
 
 
 def paid(value: object) -> object:
-    """What was made, paid for by its size in memory; what is made when it is asked for, then."""
+    """Pays for a value by its size in memory; one that is made when it is asked for, then."""
     if isinstance(value, Iterator):
         return _paid_when_taken(value)
     spend(_size(value) * (1 if isinstance(value, (str, bytes, range)) else ITEM))
@@ -105,7 +105,7 @@ def _paid_when_taken(values: Iterator[object]) -> Iterator[object]:
 
 
 def read(value: object) -> object:
-    """What is searched or compared, which is quicker than making it."""
+    """Pays for searching or comparing, which is quicker than making."""
     spend(_size(value) // 16 if isinstance(value, (str, bytes)) else _weight(value))
     return value
 
@@ -213,7 +213,7 @@ _SHALLOW |= {"reject", "rejectattr", "reverse", "select", "selectattr", "slice"}
 
 
 def _longest(table: object) -> int:
-    """Of what a table puts in the place of a character."""
+    """The longest text that a table puts in the place of a character."""
     items = table.values() if isinstance(table, dict) else table if isinstance(table, (list, tuple)) else ()
     return max(map(_size, items), default=0)
 

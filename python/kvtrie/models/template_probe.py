@@ -1,4 +1,4 @@
-"""What a chat template reads, found out by rendering small conversations with it.
+"""The variables that a chat template reads, found out by rendering small conversations with it.
 
 Templates agree on messages with a role and a content, and on little else. One writes content as it is, another goes
 through its parts, {"type": "text", "text": ...}, and writes nothing for a text; one writes arguments of tool calls as
@@ -32,8 +32,8 @@ _ARGUMENTS: Values = {"object": {_KEY: _VALUE}, "text": json.dumps({_KEY: _VALUE
 
 
 class Reads(NamedTuple):
-    """What a template reads. ``content``: by role; "part": the first of the parts; "neither": the role is written
-    without it, or left out.
+    """The parts of messages and variables that a template reads. ``content``: by role; "part": the first of the parts;
+    "neither": the role is written without it, or left out.
 
     ``absent_content``: whether a message with tool calls may have none. ``arguments``: of tool calls; "neither": calls
     are left out. ``reasoning``: of an answer, where the next question follows. ``variables``: names that it asks for.

@@ -79,7 +79,7 @@ class TokenBytes(Whole):
         return frozenset(token for token, each in self._raw.get_added_tokens_decoder().items() if each.special)
 
     def of(self, token: int, first: bool = False) -> bytes:
-        """What the token stands for within a text, or as the ``first`` of one; b"" for an id that there is not."""
+        """The bytes of the token within a text, or as the ``first`` of one; b"" for an id that there is not."""
         token = self.meant(token)
         key = token, first
         if key not in self._known:

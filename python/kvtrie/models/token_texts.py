@@ -1,4 +1,4 @@
-"""What the tokens of a tokenizer spell, so that a text is found whatever its tokens are (``PrefixCache.match_text``).
+"""The spelling of a tokenizer's tokens, so that a text is found whatever its tokens are (``PrefixCache.match_text``).
 
 What stands for which bytes says token_bytes.py. A special token spells bytes that no text has: one that begins with
 0xFF, which UTF-8 never uses. So letters that look like one are never taken for it.

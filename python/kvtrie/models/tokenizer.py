@@ -32,7 +32,7 @@ TextReading = Literal["parse", "letters"]
 
 
 def text_reading(value: object, where: str) -> TextReading:
-    """What is made of special tokens that stand in a text. Raises ``kv.errors.ArgumentError`` for what is neither."""
+    """How special tokens in a text are read. Raises ``kv.errors.ArgumentError`` for any other value."""
     if value == "parse":
         return "parse"
     if value == "letters":
@@ -46,7 +46,7 @@ _teller: ContextVar[Callable[[str], object] | None] = ContextVar("teller", defau
 
 @contextmanager
 def telling(tell: Callable[[str], object]) -> Iterator[None]:
-    """What a template takes no notice of is told to ``tell`` within, in this thread or task, and not as a warning."""
+    """Tells ``tell``, and gives no warning, of parts that a template takes no notice of, in this thread or task."""
     token = _teller.set(tell)
     try:
         yield
@@ -126,7 +126,7 @@ class Tokenizer(Whole):
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
-        """Those that end turns and texts, call tools, and the like, and how they are told from letters."""
+        """Tokens that end turns and texts, call tools, and the like, and how they are told from letters."""
         return SpecialTokens(self.raw)
 
     def encode(self, text: str, add_special_tokens: bool = True, special_tokens: TextReading = "parse") -> list[int]:
@@ -145,7 +145,7 @@ class Tokenizer(Whole):
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after every text: token ids."""
+        """The token ids that the tokenizer puts before and after every text."""
         whole = self.raw.encode("a", add_special_tokens=True)
         own = self.raw.encode("a", add_special_tokens=False).ids
         ids, added = whole.ids, whole.special_tokens_mask
@@ -178,7 +178,7 @@ class Tokenizer(Whole):
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """What single tokens stand for."""
+        """The bytes of single tokens."""
         return TokenBytes(self.raw, self.twins)
 
     def stream(self, skip_special_tokens: bool = True, begins: bool = True) -> Detokenizer:
@@ -350,7 +350,7 @@ class Detokenizer(Whole):
         return self._stream.feed(_ids((token,), "tokenizer.stream")[0])
 
     def finish(self) -> str:
-        """What is still held back, with U+FFFD where bytes are missing."""
+        """The text that is still held back, with U+FFFD where bytes are missing."""
         return self._stream.finish()
 
 

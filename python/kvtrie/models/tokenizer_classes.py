@@ -1,4 +1,4 @@
-"""What transformers' tokenizer classes do to a ``tokenizer.json``.
+"""The changes of transformers' tokenizer classes to a ``tokenizer.json``.
 
 Concept. Most folders name a class that takes the file as it is. A few classes take its vocabulary and merges only, and
 cut and normalise text by rules of their own, for which ``tokenizer_config.json`` has settings. So the ids of a text
@@ -35,7 +35,7 @@ _Step = Union[normalizers.Normalizer, pre_tokenizers.PreTokenizer, decoders.Deco
 
 
 class Steps(NamedTuple):
-    """What a text goes through. ``model``: settings of ``tokenizers.models.BPE``."""
+    """The pipeline of a text. ``model``: settings of ``tokenizers.models.BPE``."""
 
     normalizer: Optional[normalizers.Normalizer]
     pre_tokenizer: Optional[pre_tokenizers.PreTokenizer]
@@ -168,7 +168,7 @@ def as_class(name: str, raw: Raw, settings: Mapping[str, object]) -> Steps | Non
 
 
 def differences(raw: Raw, steps: Steps) -> list[str]:
-    """What of a tokenizer is not as the class has it."""
+    """The parts of a tokenizer that are not as the class has them."""
     found = [
         name
         for name in ("normalizer", "pre_tokenizer", "decoder")

@@ -158,7 +158,7 @@ def _from_file(path: Path) -> Raw:
 
 
 def _of_model(raw: Raw) -> dict[str, Setting]:
-    """What depends on the kind of vocabulary."""
+    """The part that depends on the kind of vocabulary."""
     if isinstance(raw.model, models.BPE):
         return {}
     return {"clean_up_tokenization_spaces": neutral("spaces are not taken out of texts", False)}

@@ -1,4 +1,4 @@
-"""What a model compiles before its first token: a dry run of one layer of each kind, without a cache.
+"""The kernels that a model compiles before its first token: a dry run of one layer of each kind, without a cache.
 
 Layers that hold the same tensors in the same types, rotate alike and see alike launch the same kernels, so one of each
 kind stands for all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each
@@ -87,7 +87,7 @@ def warm_up(model: Warmed, dtype: str | None, progress: Progress | None) -> None
 
 
 def warm_up_first(model: Warmed, helper: Helper, progress: Progress | None) -> None:
-    """What any first token needs, while ``helper`` compiles attention; as long as that takes, products of more rows."""
+    """Kernels of any first token, while ``helper`` compiles attention; as long as that takes, products of more rows."""
     parts: list[Callable[[], None]] = [lambda: _layers(model, 1), lambda: _choice(model)]
     for rows in PACKED_ROWS[1:] if model._packs else ():
         parts.append(lambda rows=rows: None if helper.attention_is_there() else _layers(model, rows))  # type: ignore[misc]
@@ -153,7 +153,7 @@ def _replays(model: Warmed, dtype: str) -> None:
 
 
 def _rest(model: Warmed) -> None:
-    """What comes behind the layers, but for the head itself: its product is one of theirs."""
+    """The kernels behind the layers, but for the head itself: its product is one of theirs."""
     ops.embedding(model.embed(np.zeros(2, np.int32)), np.zeros(1, np.int32))
     logits = model.finish(tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
     ops.argmax(logits)

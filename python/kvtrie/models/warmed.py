@@ -1,4 +1,4 @@
-"""What compiling ahead asks of a model (warm_up.py, helper.py): so that neither needs the class, which needs both."""
+"""The protocol of compiling ahead (warm_up.py, helper.py): so that neither needs the class, which needs both."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class WeightTable:
         return stored
 
     def _type_of(self, name: str, quantise: bool = True, blocks: bool = True) -> str:
-        """What the matrix ``name`` is kept as. ``blocks``: whether it may be blocks."""
+        """The form in which the matrix ``name`` is kept. ``blocks``: whether it may be blocks."""
         source, kept = self._sources[f"{name}.weight"], self.dtype
         if kept == "stored":
             kept = _stored_type(source)
@@ -263,7 +263,7 @@ def _in_buffer(matrix: Array) -> int:
     return matrix.nbytes * 17 // 16 if matrix.dtype == np.uint8 else matrix.nbytes
 
 
-# What kernels read as it is, by GGML's names.
+# Kinds of blocks that kernels read as they are, by GGML's names.
 BLOCKS = {
     kind: kind[:-1].lower() + kind[-1] for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 }
@@ -271,5 +271,5 @@ _HEADS = ("lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
 
 def _stored_type(source: WeightSource) -> str:
-    """What "stored" makes of an element type or a kind of blocks."""
+    """The meaning of "stored" for an element type or a kind of blocks."""
     return {**BLOCKS, mxfp4.KIND: mxfp4.KEPT, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")

@@ -92,7 +92,7 @@ def simulate(
     tokens of a block in a Mooncake file; ``expand`` makes ``block`` pseudo-tokens of each instead of one symbol.
 
     ``capacity``: tokens, as an int or a text such as "2.6M", "64Ki" or "2000b" (blocks), or several of them; rounded
-    down to whole symbols. ``policy``: "lru", "slru", "lfu", "cost", "optimum" (what a cache that knew the future would
+    down to whole symbols. ``policy``: "lru", "slru", "cost", "optimum" (what a cache that knew the future would
     have reused, a bound for the others), several of them, or "all".
 
     By default the model has full attention only. ``window`` and ``window_capacity`` (tokens) add layers with a sliding

@@ -1,4 +1,4 @@
-"""What a simulated fleet is like: every number that is not in the trace, with its unit and its default."""
+"""The options of a simulated fleet: every number that is not in the trace, with its unit and its default."""
 
 from __future__ import annotations
 

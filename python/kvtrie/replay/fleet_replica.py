@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Memory:
-    """What each replica has: ``cells``, and which victim goes first."""
+    """The memory of each replica: ``cells``, and which victim goes first."""
 
     cells: int
     policy: str
@@ -131,7 +131,7 @@ class SimulatedReplica:
 
 @dataclass
 class Totals:
-    """What one run counted, beside what each replica did. ``waits``: seconds to each first token."""
+    """The counts of one run, beside those of each replica. ``waits``: seconds to each first token."""
 
     arrived: int = 0
     answered: int = 0

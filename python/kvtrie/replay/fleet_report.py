@@ -1,4 +1,4 @@
-"""What simulated fleets did: a row for each number of replicas and each routing, as text and JSON."""
+"""The results of simulated fleets: a row for each number of replicas and each routing, as text and JSON."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FleetRow:
 
 
 def row_of(run: FleetRun, routing: str, bounds: Bounds, bandwidth: float) -> FleetRow:
-    """What a run that has ended did."""
+    """The row of a run that has ended."""
     asked = [each.asked for each in run.replicas]
     requested = [each.requested for each in asked]
     totals, store, until = run.totals, run.store, run.now
@@ -116,7 +116,7 @@ class FleetReport(Whole):
         self.rows = rows
 
     def row(self, routing: str, replicas: int) -> FleetRow:
-        """That of this routing and number of replicas; ``ArgumentError`` if there is none."""
+        """The row of this routing and number of replicas; ``ArgumentError`` if there is none."""
         for row in self.rows:
             if (row.routing, row.replicas) == (routing, replicas):
                 return row

@@ -36,7 +36,7 @@ class Pipe:
 
 
 class FleetStore:
-    """What all replicas share. ``unsent``: bytes that were not published for want of bandwidth."""
+    """The store that all replicas share. ``unsent``: bytes that were not published for want of bandwidth."""
 
     def __init__(self, bandwidth: float, block_bytes: int, blocks: int) -> None:
         self._block_bytes = block_bytes

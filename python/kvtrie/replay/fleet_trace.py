@@ -1,4 +1,4 @@
-"""What a fleet is sent: a trace cut, sped up or repeated, and each request with the fingerprints of its prompt.
+"""The requests of a fleet: a trace cut, sped up or repeated, and each request with the fingerprints of its prompt.
 
 A fleet of 1,000 replicas needs the requests of as many users. *Copies* of a trace make them: each is the whole trace,
 begun a little later than the one before, and its blocks are its own, so that no conversation of one copy helps another.

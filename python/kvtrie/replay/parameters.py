@@ -35,7 +35,7 @@ class Workload:
     growth: Lengths = _GROWTH
     output: Lengths = _OUTPUT
     think: Lengths = _THINK
-    # What is shared: tenants are namespaces; each has system prompts and groups of examples, drawn by Zipf's law, and
+    # Shared parts: tenants are namespaces; each has system prompts and groups of examples, drawn by Zipf's law, and
     # documents, of which a session reads one with a chance.
     tenants: int = 2
     prompts: int = 8

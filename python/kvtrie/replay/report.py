@@ -15,11 +15,10 @@ from .lines import PathLike
 _COLOURS = {
     "lru": "#1f7a8c",
     "slru": "#e8a33d",
-    "lfu": "#9a7fd1",
     "cost": "#d6453d",
     "optimum": "#6b7280",
 }
-_MARKS = {"lru": "o", "slru": "s", "lfu": "^", "cost": "D", "optimum": "x"}
+_MARKS = {"lru": "o", "slru": "s", "cost": "D", "optimum": "x"}
 
 
 @dataclass(frozen=True)

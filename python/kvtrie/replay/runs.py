@@ -22,7 +22,7 @@ from .synthetic import synthesize
 from .token_trace import of_records
 from .traces import Request, Trace, of_requests
 
-POLICIES = ("lru", "slru", "lfu", "cost", "optimum")
+POLICIES = ("lru", "slru", "cost", "optimum")
 Capacity = Union[int, str]
 Progress = Callable[[int, Optional[int]], None]
 

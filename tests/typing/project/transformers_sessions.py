@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def open_cache(model: torch.nn.Module) -> hf.Cache:
     name = hf.fingerprint(model)
     small = hf.Cache(
-        model, capacity=1024, slots=8, dtype="float16", form="cells", device="host", policy="lfu", ttl=60.0
+        model, capacity=1024, slots=8, dtype="float16", form="cells", device="host", policy="slru", ttl=60.0
     )
     small.close()
     return hf.Cache(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
 _MAX_POSITIONS = 131_072
-# What checkpoints leave out because it is the default of Hugging Face's configuration.
+# Values that checkpoints leave out because they are the defaults of Hugging Face's configuration.
 _DEFAULTS: dict[str, object] = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,

@@ -313,7 +313,7 @@ def _global_heads(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) ->
 
 
 def _by_layer(raw: Raw, reader: Reader, kinds: Sequence[str], where: str) -> tuple[int, int]:
-    """What ``per_layer_config``, as transformers writes it, has for layers that see everything, and for no other."""
+    """The entries of ``per_layer_config``, as transformers writes it, of layers that see everything."""
     given = raw["per_layer_config"]
     usual = {"num_key_value_heads": reader.integer("num_key_value_heads"), "head_dim": reader.integer("head_dim")}
     found = [{**usual, **_of_layer(given, index)} for index in range(len(kinds))]

@@ -38,7 +38,7 @@ from ..weights import WeightSource
 FULL, CHUNKED = "full_attention", "chunked_attention"
 _MOST = 2**31 - 1
 
-# What checkpoints leave out because it is the default of Hugging Face's configuration.
+# Values that checkpoints leave out because they are the defaults of Hugging Face's configuration.
 _DEFAULTS: dict[str, object] = {
     "head_dim": 128,
     "rms_norm_eps": 1e-5,

@@ -35,7 +35,7 @@ __all__ = ["ARCHITECTURES", "Parts", "read"]
 
 
 class Parts(NamedTuple):
-    """What a model is built from. ``settled``: what became of the file's keys."""
+    """The parts that a model is built from. ``settled``: what became of the file's keys."""
 
     family: type[Model]
     config: ModelConfig

@@ -25,7 +25,7 @@ class Keys:
         return self._full(key) in self._values
 
     def beginning(self, prefix: str) -> list[str]:
-        """Those that begin so, in the file's order."""
+        """The keys that begin so, in the file's order."""
         return [key for key in self._values if key.startswith(prefix)]
 
     def text(self, key: str, default: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What a file is that is no model: GGUF also holds adapters, projectors, importance matrices and vocabularies.
+"""Kinds of files that are no models: GGUF also holds adapters, projectors, importance matrices and vocabularies.
 
 ``general.type`` says it where a file has it; older files are known by their architecture, keys or tensors, and files of
 other formats by their first bytes.
@@ -34,7 +34,7 @@ _MOST_NAME = 256  # bytes of a tensor's name in an importance matrix
 
 
 class Read(Protocol):
-    """What a file says before its weights: a ``GgufFile``."""
+    """The part of a file before its weights: a ``GgufFile``."""
 
     @property
     def path(self) -> object: ...
@@ -74,7 +74,7 @@ def _has_no_weights(file: Read) -> bool:
 
 
 def other_format(head: bytes) -> str:
-    """What a file is that begins with ``head`` (some 512 bytes) and not with GGUF's magic number."""
+    """The kind of a file that begins with ``head`` (some 512 bytes) and not with GGUF's magic number."""
     if head[:4] in _MAGIC:
         return _MAGIC[head[:4]]
     if head[8:9] == b"{":

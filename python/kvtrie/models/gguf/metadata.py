@@ -97,7 +97,7 @@ class Description:
             raise self.keys.error(".attention.scale", given, f"0 or {scalar**-0.5:.7g}")
 
     def common(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
-        """What the keys of every architecture say. ``scalar``: what attention is scaled by, if not a head's size;
+        """The keys of every architecture. ``scalar``: what attention is scaled by, if not a head's size;
         ``theta``: if not what ``rope.freq_base`` says."""
         keys = self.keys
         rows = self.rows_of("token_embd.weight")

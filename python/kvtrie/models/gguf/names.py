@@ -56,8 +56,8 @@ _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 def checkpoint_sources(
     file: GgufFile, form: GgufForm, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, WeightSource]:
-    """What ``shapes`` names. Raises ``kv.errors.FormatError`` naming the tensor that is missing, has another shape or a
-    type that cannot be read, and the ones that nobody asked for."""
+    """The tensors that ``shapes`` names. Raises ``kv.errors.FormatError`` naming a tensor that is missing, has another
+    shape or a type that cannot be read, and the ones that nobody asked for."""
     search = _Search(file, form, config)
     found = {name: search.find(name, shape) for name, shape in shapes.items()}
     search.check_rest()
@@ -82,8 +82,8 @@ class _Search:
         return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
 
     def check_rest(self) -> None:
-        """Blocks that predict further tokens stay unread, see metadata.py. Whatever else was not asked for would change
-        what is computed, as biases, scales, adapters or factors of a layer do, and nobody said how: it is refused."""
+        """Blocks that predict further tokens stay unread, see metadata.py. Other tensors that were not asked for would
+        change what is computed, as biases, scales, adapters or factors of a layer do: they are refused."""
         layers = self._config.num_hidden_layers
         extra = sorted(name for name in self._file.tensors.keys() - self._used if _block(name) < layers)
         if extra:

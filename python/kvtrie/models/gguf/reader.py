@@ -62,7 +62,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a file (or all parts of a split one) says: values by key, tensors by name.
+    """The contents of a file, or of all parts of a split one: values by key, tensors by name.
 
     A value is an int, float, bool or str, a list of str, or a numpy array. Numbers of 32 bits come as the shortest
     decimal that rounds to them: 1e-05, not 9.999999747378752e-06.

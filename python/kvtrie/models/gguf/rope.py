@@ -30,7 +30,7 @@ _FLOAT32 = 1e-6  # relative: what numbers of 32 bits may differ by that are mean
 
 
 class Described(Protocol):
-    """What is asked of a file's ``Description``."""
+    """The part of a file's ``Description`` that is read here."""
 
     file: GgufFile
     keys: Keys
@@ -92,7 +92,7 @@ def _only(d: Described, key: str, allowed: float) -> None:
 
 
 def yarn_attention(factor: float) -> float:
-    """What yarn multiplies cosines and sines by (arXiv 2309.00071, section 3.4)."""
+    """The factor of yarn for cosines and sines (arXiv 2309.00071, section 3.4)."""
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

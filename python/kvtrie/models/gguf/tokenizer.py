@@ -70,7 +70,7 @@ class Vocabulary(NamedTuple):
 
 
 def _with_ends_of_turns(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
-    """What ends turns is a control token, also where a converter took it for a word, as llama.cpp has it."""
+    """A token that ends turns is a control token, also where a converter took it for a word, as llama.cpp has it."""
     known = {token for token, kind in zip(tokens, types) if kind == _CONTROL}
     others = {token for token in _TURN_ENDS if token not in known}
     return [_CONTROL if token in others else kind for token, kind in zip(tokens, types)]
@@ -95,7 +95,7 @@ class Text(NamedTuple):
 
 
 def vocabulary_kind(keys: Keys) -> tuple[str, bool]:
-    """What kind of vocabulary there is, and whether a whole tokenizer stands beside it."""
+    """The kind of vocabulary, and whether a whole tokenizer stands beside it."""
     kind = keys.text("tokenizer.ggml.model", "none")
     if kind not in (*_MODELS, *_NONE):
         raise keys.error("tokenizer.ggml.model", kind, ", ".join(_MODELS))
@@ -199,7 +199,7 @@ def _byte_pairs(keys: Keys, vocabulary: Vocabulary) -> Any:
 
 
 def _unknown(keys: Keys, vocabulary: Vocabulary, wanted: bool) -> dict[str, object]:
-    """What stands for letters that no token has, where bytes do not."""
+    """The token for letters that no other token has, where bytes do not stand for them."""
     index = _token_id(keys, "unknown", vocabulary) if wanted else None
     return {} if index is None else {"unk_token": vocabulary.written[index], "fuse_unk": True}
 
@@ -268,7 +268,7 @@ def _add_tokens(raw: Any, vocabulary: Vocabulary) -> None:
 
 
 def _add_ends(raw: Any, keys: Keys, vocabulary: Vocabulary, bos: bool) -> None:
-    """What stands before and after every text."""
+    """Adds the tokens before and after every text."""
     before = _end(keys, "bos", bos, vocabulary)
     after = _end(keys, "eos", False, vocabulary)
     if not before and not after:
@@ -278,7 +278,7 @@ def _add_ends(raw: Any, keys: Keys, vocabulary: Vocabulary, bos: bool) -> None:
 
 
 def _begins_chats(keys: Keys, bos: int | None) -> bool | None:
-    """What the file says, which goes for chats also where a whole ``tokenizer.json`` in it says nothing."""
+    """The file's own setting, which holds for chats also where a whole ``tokenizer.json`` in it says nothing."""
     key = "tokenizer.ggml.add_bos_token"
     begins = keys.flag(key, False) if keys.has(key) else None
     if begins and bos is None:
