@@ -55,9 +55,8 @@ constexpr std::array kPacked = {
 };
 
 // Integer units: one row is limited by memory; 24 sums leave registers for the weights that twelve rows share. Rounding
-// the rows of a block takes as long as multiplying them by 32 outputs, so a work-item has 512 of them. Products of 512
-// rows by 1,536 outputs of 576 numbers in q4_1, against float32: 1.05 to 1.4 times as fast with VNNI, 1.8 to 2.5 times
-// with AMX (Xeon, Emerald Rapids).
+// the rows of a block takes as long as multiplying them by 32 outputs, so a work-item has 512 of them
+// (bench/bench_integers.py).
 constexpr std::array kIntegers = {
     // units, rows                                    rows x vectors, block, panels, blocked, slice, ahead
     IntegerRow{IntegerUnits::kVnni, Rows::kOne, {1, 4, 1, 4, false, 0, 4096}},
