@@ -130,7 +130,9 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
   const auto rows = static_cast<std::int32_t>(ids.size());
   const Sides sides{rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())};
   if (launch_embed(w.panels(), sides, w.dtype(), range, ids, y)) return;
-  const PackedVariant variant = choose_for(device, rows, w.dtype(), w.precision(), {});
+  PackedVariant variant = choose_for(device, rows, w.dtype(), w.precision(), {});
+  // A compiler may not know the instructions of the product in the same program.
+  if (variant.integers != IntegerUnits::kNone) variant = proven(device, variant);
   require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
   bare::unpack_rows(variant, w.panels(), sides, range, ids, y);
 }
