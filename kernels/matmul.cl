@@ -19,10 +19,11 @@
 // NEXT_SLICE the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never
 // asked twice.
 //
-// With BLOCKED, for many rows, kernels/matmul_blocks.clh does that.
+// With BLOCKED, for many rows, kernels/matmul_blocks.clh does that; with INTEGER, for weights in blocks, the integer
+// units of a processor do (kernels/matmul_integer.clh), with sums of their own.
 //
-// Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are,
-// so a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not
+// Every y but those is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the
+// vectors are, so a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not
 // written.
 //
 // What leaves: y = sum, or sum + add (a residual or a bias), or, for two weights whose panels take turns (GATED),
@@ -49,6 +50,9 @@
 #endif
 #ifndef BLOCKED
 #define BLOCKED 0  // 1: by kernels/matmul_blocks.clh
+#endif
+#ifndef INTEGER
+#define INTEGER 0  // 1, 2: by kernels/matmul_integer.clh
 #endif
 #ifndef NEXT_SLICE
 #define NEXT_SLICE 0  // 1: weights are asked for a slice ahead
@@ -78,7 +82,7 @@
 // The sums of a work-item: [groups of ITEM_PANELS][SUM_ROWS][SUMS_STEP].
 #define SUMS_STEP (16 * (ITEM_PANELS < 4 ? ITEM_PANELS : 4))
 #define SUMS_SIZE (SUM_ROWS * 16 * ITEM_PANELS)
-#if BLOCKED
+#if BLOCKED && !INTEGER
 #define SUM_ROWS (ROWS_BLOCK + 2)  // room for the last four
 #else
 #define SUM_ROWS ROWS_BLOCK
@@ -86,7 +90,9 @@
 // Where those of a row and panel are.
 int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STEP + panel % 4 * 16; }
 
-#if BLOCKED
+#if INTEGER
+#include "matmul_integer.clh"  // each time
+#elif BLOCKED
 #include "matmul_blocks.clh"
 #else
 

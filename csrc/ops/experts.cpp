@@ -121,19 +121,18 @@ Tensor weighted_sum(const Tensor& x, const Tensor& factors) {
 
 // ---- sets -----------------------------------------------------------------------------------------------------------
 
-PackedSet::PackedSet(const Tensor& panels, std::int64_t count, std::int64_t out, std::int64_t in, WeightDType dtype,
-                     bool pairs)
-    : panels_(room_for(panels, count)),
+template <class Packed>
+PackedSet::PackedSet(const Packed& like, std::int64_t count, bool pairs)
+    : panels_(room_for(like.panels(), count)),
       count_(count),
-      out_features_(out),
-      in_features_(in),
-      dtype_(dtype),
+      out_features_(like.out_features()),
+      in_features_(like.in_features()),
+      dtype_(like.dtype()),
+      precision_(like.precision()),
       pairs_(pairs) {}
 
-PackedSet::PackedSet(const PackedWeight& like, std::int64_t count)
-    : PackedSet(like.panels(), count, like.out_features(), like.in_features(), like.dtype(), false) {}
-PackedSet::PackedSet(const PackedPair& like, std::int64_t count)
-    : PackedSet(like.panels(), count, like.out_features(), like.in_features(), like.dtype(), true) {}
+PackedSet::PackedSet(const PackedWeight& like, std::int64_t count) : PackedSet(like, count, false) {}
+PackedSet::PackedSet(const PackedPair& like, std::int64_t count) : PackedSet(like, count, true) {}
 
 Tensor PackedSet::place(std::int64_t index, const char* where, bool pairs) const {
   require(defined(), where, "the set is empty: it was made without a shape");
@@ -157,6 +156,8 @@ void PackedSet::require_alike(const char* name, const Packed& packed) const {
       packed.dtype() == dtype_ && packed.out_features() == out_features_ && packed.in_features() == in_features_;
   require(alike, kSet, name, ": got ", name_of(packed.dtype()), " [", packed.out_features(), ", ", packed.in_features(),
           "], allowed ", name_of(dtype_), " [", out_features_, ", ", in_features_, "]");
+  require(packed.precision() == precision_, kSet, name, ": got precision ", name_of(packed.precision()), ", allowed ",
+          name_of(precision_));
 }
 
 template <class Packed>
@@ -164,6 +165,7 @@ Packed PackedSet::member(std::int64_t index, bool pairs) const {
   Packed packed;
   packed.panels_ = place(index, kSet, pairs);
   packed.dtype_ = dtype_;
+  packed.precision_ = precision_;
   packed.out_features_ = out_features_;
   packed.in_features_ = in_features_;
   return packed;
@@ -199,7 +201,8 @@ Tensor matmul_routed(const Tensor& x, const PackedSet& weights, const Tensor& ch
     fail(ErrorKind::kNotSupported, kWhere, "device: got ", x.device()->info().name, ", allowed CPU devices");
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, {x.dim(0), k, weights.out_features()});
   const std::optional<Activation> gated = weights.holds_pairs() ? std::optional(activation) : std::nullopt;
-  const RoutedSet set{weights.panels(), static_cast<std::int32_t>(weights.count()), weights.dtype(), gated};
+  const RoutedSet set{weights.panels(), static_cast<std::int32_t>(weights.count()), weights.dtype(), gated,
+                      weights.precision()};
   launch_routed(set, x, chosen, x.rank() == 3 ? 1 : static_cast<std::int32_t>(k), y);
   return y;
 }

@@ -47,7 +47,7 @@ Tensor scale_rows(const Tensor& x, const Tensor& factors);
 // x float32 [rows, k, dim], factors [rows, k] -> the sum over k of x * factor [rows, dim]; without factors that of x.
 Tensor weighted_sum(const Tensor& x, const Tensor& factors);
 
-// Packed weights, or pairs of them, of one shape and dtype, in one buffer.
+// Packed weights, or pairs of them, of one shape, dtype and precision, in one buffer.
 class PackedSet {
  public:
   PackedSet() = default;
@@ -62,10 +62,11 @@ class PackedSet {
   std::int64_t out_features() const noexcept { return out_features_; }  // of one weight
   std::int64_t in_features() const noexcept { return in_features_; }
   WeightDType dtype() const noexcept { return dtype_; }
+  Precision precision() const noexcept { return precision_; }
   std::size_t nbytes() const { return panels_.nbytes(); }
   const Tensor& panels() const noexcept { return panels_; }
 
-  // Copies one in. Throws kArgument for an index outside, another shape or dtype, or a pair among weights.
+  // Copies one in. Throws kArgument for an index outside, another shape, dtype or precision, or a pair among weights.
   void put(std::int64_t index, const PackedWeight& weight);
   void put(std::int64_t index, const PackedPair& pair);
   // One of them, in place: it keeps the buffer.
@@ -73,7 +74,8 @@ class PackedSet {
   PackedPair pair(std::int64_t index) const;
 
  private:
-  PackedSet(const Tensor& panels, std::int64_t count, std::int64_t out, std::int64_t in, WeightDType dtype, bool pairs);
+  template <class Packed>
+  PackedSet(const Packed& like, std::int64_t count, bool pairs);
   Tensor place(std::int64_t index, const char* where, bool pairs) const;
   void put_panels(std::int64_t index, const Tensor& panels, bool pairs);
   template <class Packed>
@@ -84,6 +86,7 @@ class PackedSet {
   Tensor panels_;
   std::int64_t count_ = 0, out_features_ = 0, in_features_ = 0;
   WeightDType dtype_ = WeightDType::kFloat32;
+  Precision precision_ = Precision::kAuto;
   bool pairs_ = false;
 };
 

@@ -85,7 +85,7 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
     if (launch.name == "attend_tiles") options.add_if_missing("WITH_attend_merge", "1");
   }
   for (std::size_t form = 1; form < forms.count(); ++form) {  // what matmul_again.clh asks for, given or not
-    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED"})
+    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED", "INTEGER"})
       options.add_if_missing(cat(name, "_FORM", form), "0");
   }
   options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));

@@ -86,17 +86,18 @@ MatmulBackend matmul_backend(const cl::Device& device) {
   return device.info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked;
 }
 
-PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype) {
+PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype, Precision precision) {
   check_weight("ops.pack", "w", w);
   PackedWeight packed;
   packed.dtype_ = packed_dtype("ops.pack", w, dtype);
+  packed.precision_ = precision;
   packed.out_features_ = w.dim(transpose_w ? 0 : 1);
   packed.in_features_ = w.dim(transpose_w ? 1 : 0);
-  packed.panels_ = launch_pack(w, transpose_w, packed.dtype_);
+  packed.panels_ = launch_pack(w, transpose_w, packed.dtype_, precision);
   return packed;
 }
 
-PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype) {
+PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype, Precision precision) {
   constexpr const char* kWhere = "ops.pack_pair";
   check_weight(kWhere, "gate", gate);
   check_weight(kWhere, "up", up);
@@ -105,22 +106,24 @@ PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightD
   check_shape(kWhere, "up", up, gate.shape());
   PackedPair packed;
   packed.dtype_ = packed_dtype(kWhere, gate, dtype);
+  packed.precision_ = precision;
   packed.out_features_ = gate.dim(0);
   packed.in_features_ = gate.dim(1);
-  packed.panels_ = launch_pack_pair(gate, up, packed.dtype_);
+  packed.panels_ = launch_pack_pair(gate, up, packed.dtype_, precision);
   return packed;
 }
 
-PackedWeight pack_blocks(const BlockMatrix& w) {
+PackedWeight pack_blocks(const BlockMatrix& w, Precision precision) {
   PackedWeight packed;
   packed.in_features_ = inputs_of("ops.pack_blocks", "w", w);
   packed.dtype_ = w.dtype;
+  packed.precision_ = precision;
   packed.out_features_ = w.out;
   packed.panels_ = launch_pack_blocks(w, packed.in_features_);
   return packed;
 }
 
-PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up) {
+PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, Precision precision) {
   constexpr const char* kWhere = "ops.pack_pair_blocks";
   PackedPair packed;
   packed.in_features_ = inputs_of(kWhere, "gate", gate);
@@ -129,6 +132,7 @@ PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up) {
           name_of(up.dtype), " [", up.out, ", ", in, "], allowed ", name_of(gate.dtype), " [", gate.out, ", ",
           packed.in_features_, "] as gate");
   packed.dtype_ = gate.dtype;
+  packed.precision_ = precision;
   packed.out_features_ = gate.out;
   packed.panels_ = launch_pack_pair_blocks(gate, up, in);
   return packed;

@@ -13,8 +13,12 @@
 //
 // A packed weight may be quantised: made from GGML's blocks as they are (pack_blocks), or rounded to q8_0, where 32
 // consecutive inputs of an output share a float16 scale d = max |w| / 127, and each is an int8 q = w / d (multiplied by
-// 1 / d, halves rounded away from zero): 8.5 bits a number, d * q within 0.6 d of w. Products have the bits of the
-// float32 weight that the blocks stand for. The backend is packed on every device.
+// 1 / d, halves rounded away from zero): 8.5 bits a number, d * q within 0.6 d of w. The backend is packed on every
+// device. Products have the bits of the float32 weight that the blocks stand for, with one exception: on CPUs with
+// integer units (integer_units.h) each 32 neighbours of a row of x (16 for q6_K) are rounded to 16 bits and multiplied
+// as integers (kernels/matmul_integer.clh), so that |error| <= sum over blocks of max |x| / 65278 * sum |w|, and
+// float32 roundings. A row's bits do not depend on the rows beside it then, either. `Precision::kExact` has float32
+// there, too.
 //
 // The kernel of a product can also compute the operation that follows it: `add` (a residual or a bias), and the gate of
 // a gated block. The bits are those of the separate operations.
@@ -56,25 +60,28 @@ class PackedWeight {
   std::int64_t out_features() const noexcept { return out_features_; }
   std::int64_t in_features() const noexcept { return in_features_; }
   WeightDType dtype() const noexcept { return dtype_; }
+  Precision precision() const noexcept { return precision_; }
   std::size_t nbytes() const { return panels_.nbytes(); }
   const Tensor& panels() const noexcept { return panels_; }
 
  private:
-  friend PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype);
-  friend PackedWeight pack_blocks(const BlockMatrix& w);
+  friend PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype, Precision precision);
+  friend PackedWeight pack_blocks(const BlockMatrix& w, Precision precision);
   friend class PackedSet;
   Tensor panels_;
+  Precision precision_ = Precision::kAuto;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
 };
 
 // w [out, in] (or [in, out] when transpose_w is false), float32, float16 or bfloat16. `dtype`: that of w, or q8_0,
 // which waits for the device and throws kArgument when w has a NaN, an infinity or a magnitude above kMaxQ8.
-PackedWeight pack(const Tensor& w, bool transpose_w = true, std::optional<WeightDType> dtype = {});
+PackedWeight pack(const Tensor& w, bool transpose_w = true, std::optional<WeightDType> dtype = {},
+                  Precision precision = Precision::kAuto);
 inline constexpr float kMaxQ8 = 127.0f * 65504.0f;
 // The same numbers in the kernels' order. Waits for the upload. Throws kArgument for a dtype without blocks, and for
 // bytes that are not `out` rows of whole blocks.
-PackedWeight pack_blocks(const BlockMatrix& w);
+PackedWeight pack_blocks(const BlockMatrix& w, Precision precision = Precision::kAuto);
 
 // Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16], or blocks
 // in the same order.
@@ -85,22 +92,26 @@ class PackedPair {
   std::int64_t out_features() const noexcept { return out_features_; }  // of one of them
   std::int64_t in_features() const noexcept { return in_features_; }
   WeightDType dtype() const noexcept { return dtype_; }
+  Precision precision() const noexcept { return precision_; }
   std::size_t nbytes() const { return panels_.nbytes(); }
   const Tensor& panels() const noexcept { return panels_; }
 
  private:
-  friend PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype);
-  friend PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
+  friend PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype,
+                              Precision precision);
+  friend PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, Precision precision);
   friend class PackedSet;
   Tensor panels_;
+  Precision precision_ = Precision::kAuto;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
 };
 
 // gate, up [out, in]: float32, float16 or bfloat16. `dtype`: as for pack.
-PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype = {});
+PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype = {},
+                     Precision precision = Precision::kAuto);
 // Blocks of equal dtype and size.
-PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
+PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, Precision precision = Precision::kAuto);
 
 // x float32 [.., in] -> float32 [.., out]. `add`, when defined, is added: float32 [.., out] or [out].
 Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {});

@@ -10,6 +10,10 @@ struct Sides {
   std::int32_t m = 0, n = 0, k = 0;
 };
 Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in);
+// Outputs in the order in which they are packed: of a pair 16 and 16 take turns.
+inline std::size_t packed_outputs(const Sides& sides, bool gated) {
+  return gated ? 2 * round_up(sides.n, 16) : static_cast<std::size_t>(sides.n);
+}
 // The dtype from which a weight is packed that is kept as `stored`, unless it is blocks.
 DType source_of(WeightDType stored);
 

@@ -27,11 +27,6 @@ std::int32_t lane_outputs(const GroupVariant& variant) {
   return variant.rows > 4 ? std::min(most, 8) : most;
 }
 
-// Outputs in the order in which they are packed: of a pair 16 and 16 take turns.
-std::size_t packed_outputs(const Sides& sides, bool gated) {
-  return gated ? 2 * round_up(sides.n, 16) : static_cast<std::size_t>(sides.n);
-}
-
 std::size_t groups_of(const GroupVariant& variant, const Sides& sides) {
   return divide_up(packed_outputs(sides, variant.gated.has_value()), variant.columns) *
          divide_up(sides.m, variant.block_rows());

@@ -89,12 +89,14 @@ Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const S
 
 struct SmallProduct {
   Sides sides;
-  std::vector<float> x = small_numbers(sides.m * sides.k, 7, 23, 0.11f, -1.2f),
+  std::vector<float> x = small_numbers(sides.m * sides.k, 7, 23, 0.11f, -1.2f), multiplied,
                      add = small_numbers(sides.m * sides.n, 3, 17, 0.4f, -3.0f);
   Tensor x_tensor, add_tensor, y;
 
-  SmallProduct(const cl::DevicePtr& device, const Sides& of)
+  // `rounded`: so many neighbours of a row are multiplied as 16-bit integers; 0: as they are.
+  SmallProduct(const cl::DevicePtr& device, const Sides& of, std::size_t rounded = 0)
       : sides(of),
+        multiplied(rounded > 0 ? reference::rounded_rows(x, sides.k, rounded) : x),
         x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
         add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
         y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
@@ -110,10 +112,11 @@ struct SmallProduct {
 // (panels, product, add): a product with panels of a weight, or of a pair.
 using Launch = std::function<void(const Tensor&, const SmallProduct&, const Tensor&)>;
 
-bool plain_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, const Launch& launch) {
-  const SmallProduct small(device, sides);
+bool plain_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, const Launch& launch,
+                  std::size_t rounded) {
+  const SmallProduct small(device, sides, rounded);
   const SmallWeight w(sides, stored, 5);
-  const std::vector<float> products = w.products(small.x);
+  const std::vector<float> products = w.products(small.multiplied);
   for (const bool transposed : {true, false}) {
     launch(w.panels(device, transposed), small, {});
     if (!small.agrees(products)) return false;
@@ -133,11 +136,11 @@ double active(Activation activation, double gate) {
 }
 
 bool gated_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, Activation activation,
-                  const Launch& launch) {
-  const SmallProduct small(device, sides);
+                  const Launch& launch, std::size_t rounded) {
+  const SmallProduct small(device, sides, rounded);
   const SmallWeight gate(sides, stored, 5), up(sides, stored, 11);
-  std::vector<float> wanted = gate.products(small.x);
-  const std::vector<float> factors = up.products(small.x);
+  std::vector<float> wanted = gate.products(small.multiplied);
+  const std::vector<float> factors = up.products(small.multiplied);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     wanted[i] = static_cast<float>(active(activation, wanted[i]) * factors[i]);
   }
@@ -146,9 +149,16 @@ bool gated_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType s
 }
 
 bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch,
-            bool units = false) {
+            bool units = false, std::size_t rounded = 0) {
   const Sides sides = small_sides(stored, units);
-  return gated ? gated_agrees(device, sides, stored, *gated, launch) : plain_agrees(device, sides, stored, launch);
+  return gated ? gated_agrees(device, sides, stored, *gated, launch, rounded)
+               : plain_agrees(device, sides, stored, launch, rounded);
+}
+
+// The neighbours in a row of x that a variant rounds together; 0: it rounds none.
+std::size_t rounded_by(const PackedVariant& variant) {
+  if (variant.integers == IntegerUnits::kNone) return 0;
+  return variant.stored == WeightDType::kQ6K ? 16 : 32;
 }
 
 // Rows take turns between two weights, or between two pairs, that lie one after the other.
@@ -162,12 +172,12 @@ bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const RoutedSet set{Tensor::empty(device, members[0].dtype(), shape), 2, variant.stored, variant.gated};
   for (std::size_t i = 0; i < 2; ++i)
     device->copy(members[i].buffer(), 0, set.panels.buffer(), i * members[i].nbytes(), members[i].nbytes());
-  const SmallProduct small(device, sides);
+  const SmallProduct small(device, sides, rounded_by(variant));
   std::vector<std::int32_t> chosen(small.sides.m);
   for (std::size_t row = 0; row < chosen.size(); ++row) chosen[row] = row % 2;
   bare::matmul_routed(variant, set, small.x_tensor,
                       Tensor::from_host(device, DType::kInt32, {small.sides.m}, chosen.data()), 1, small.y);
-  const std::vector<float> products[] = {first.products(small.x), second.products(small.x)};
+  const std::vector<float> products[] = {first.products(small.multiplied), second.products(small.multiplied)};
   std::vector<float> wanted(products[0].size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::int32_t own = chosen[i / small.sides.n];
@@ -199,14 +209,16 @@ bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   if (variant.routed) return routed_agrees(device, variant);
-  return agrees(device, variant.stored, variant.gated,
-                [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
-                  if (variant.gated) {
-                    bare::matmul_gated(variant, small.x_tensor, panels, small.sides, small.y);
-                  } else {
-                    bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
-                  }
-                });
+  return agrees(
+      device, variant.stored, variant.gated,
+      [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
+        if (variant.gated) {
+          bare::matmul_gated(variant, small.x_tensor, panels, small.sides, small.y);
+        } else {
+          bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+        }
+      },
+      false, rounded_by(variant));
 }
 
 bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant) {

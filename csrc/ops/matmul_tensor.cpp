@@ -14,12 +14,8 @@ namespace {
 constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kUnit = 32;
 constexpr std::size_t kLanes = 128, kSlices = 4, kWarp = 32;  // of all kernels but tensor_many
 
-const FamilyRow& tuned() { return family_row(KernelFamily::kWorkGroup); }
+const FamilyRow& tuned_rings() { return family_row(KernelFamily::kWorkGroup); }
 
-// Outputs in the order in which they are packed: of a pair 16 and 16 take turns.
-std::size_t packed_outputs(const Sides& sides, bool gated) {
-  return gated ? 2 * round_up(sides.n, 16) : static_cast<std::size_t>(sides.n);
-}
 std::int32_t packed_groups(const Sides& sides, bool gated) {
   return static_cast<std::int32_t>(divide_up(packed_outputs(sides, gated), kWarpOutputs));
 }
@@ -128,17 +124,17 @@ TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, Weig
     const std::size_t share = limits.local_bytes / std::max<std::size_t>(groups, 1);
     return std::clamp(share > other ? (share - other) / kStep * kStep : 0, least, most);
   };
-  if (sides.m <= tuned().few_rows) {
+  if (sides.m <= tuned_rings().few_rows) {
     variant.rows = sides.m == 1 ? 1 : kFewRows;
     variant.ring_bytes = ring(divide_up(packed_outputs(sides, gated.has_value()) / kUnit, units), 2048,
-                              tuned().least_ring, tuned().most_ring);
+                              tuned_rings().least_ring, tuned_rings().most_ring);
     return variant;
   }
   variant.warps_n = sides.m <= kWarpRows ? 1 : 2;
   const std::size_t groups = groups_of(variant, sides), lanes = lanes_of(variant);
   variant.split = sides.m <= 2 * kWarpRows ? groups < 2 * units : 2 * groups <= units;
   // A unit has the registers of 8 such warps; a lane saves 64 sums.
-  variant.ring_bytes = ring(256 / lanes, 256 * lanes + 2048, tuned().many_ring / 2, tuned().many_ring);
+  variant.ring_bytes = ring(256 / lanes, 256 * lanes + 2048, tuned_rings().many_ring / 2, tuned_rings().many_ring);
   return variant;
 }
 
@@ -174,8 +170,8 @@ bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, We
     return variant_works(device, variant.key(), [&] { return tensor_agrees(device, variant); });
   };
   if (!works()) {
-    if (variant.ring_bytes == tuned().least_ring && variant.rows > 0) return false;
-    variant.ring_bytes = tuned().least_ring;
+    if (variant.ring_bytes == tuned_rings().least_ring && variant.rows > 0) return false;
+    variant.ring_bytes = tuned_rings().least_ring;
     variant.saves_locally = false;
     if (!works()) return false;
   }

@@ -23,13 +23,32 @@ PackedVariant proven(const cl::DevicePtr& device, const PackedVariant& variant) 
   return general;
 }
 
-PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored, std::optional<Activation> gated) {
-  return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
+// The integer units that multiply weights of `stored`: as the device has, where their form for one row works. So all
+// products of a weight are by integers or none, and a row's bits do not depend on the rows beside it.
+IntegerUnits integers_for(const cl::DevicePtr& device, WeightDType stored, Precision precision) {
+  if (precision == Precision::kExact || !is_quantised(stored)) return IntegerUnits::kNone;
+  const IntegerUnits units = integer_units(*device);
+  if (units == IntegerUnits::kNone) return units;
+  const PackedVariant one = choose_integers(units, 1, stored);
+  const bool works = variant_works(device, one.key(), [&] { return variant_agrees(device, one); });
+  return works ? units : IntegerUnits::kNone;
+}
+
+PackedVariant choose_for(const cl::DevicePtr& device, std::int32_t rows, WeightDType stored, Precision precision,
+                         std::optional<Activation> gated) {
+  const IntegerUnits units = integers_for(device, stored, precision);
+  if (units != IntegerUnits::kNone) return choose_integers(units, rows, stored, gated);
+  return choose_variant(vector_width(*device), rows, stored, gated);
+}
+
+PackedVariant proven_for(const cl::DevicePtr& device, std::int32_t rows, WeightDType stored, Precision precision,
+                         std::optional<Activation> gated) {
+  return proven(device, choose_for(device, rows, stored, precision, gated));
 }
 
 // A product proves how its weight was packed; those of groups prove themselves.
-void prove_packing(const Tensor& w, WeightDType stored) {
-  if (kernel_family(*w.device()) == KernelFamily::kSerial) proven_for(w, 1, stored, {});
+void prove_packing(const Tensor& w, WeightDType stored, Precision precision) {
+  if (kernel_family(*w.device()) == KernelFamily::kSerial) proven_for(w.device(), 1, stored, precision, {});
 }
 
 }  // namespace
@@ -44,6 +63,7 @@ std::string PackedVariant::options() const {
   text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
   if (tile.slice > 0 && tile.rows_block > 1) text += " -DNEXT_SLICE=1";
   if (tile.ahead > 0) text += join(" -DAHEAD=", tile.ahead);
+  if (integers != IntegerUnits::kNone) text += join(" -DINTEGER=", static_cast<int>(integers));
   return text;
 }
 
@@ -54,7 +74,15 @@ PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType 
   return {packed_tile(width, rows, stored), stored, gated, width, false};
 }
 
+PackedVariant choose_integers(IntegerUnits units, std::int32_t rows, WeightDType stored,
+                              std::optional<Activation> gated) {
+  const IntegerRow& row = integer_row(units, rows);
+  return {row.tile, stored, gated, 16, false, row.units};
+}
+
 PackedVariant general_variant(const PackedVariant& variant) {
+  if (variant.integers != IntegerUnits::kNone)
+    return {{1, 1, 1, 4, false, 0, 0}, variant.stored, variant.gated, 16, variant.routed, IntegerUnits::kVnni};
   return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4, variant.routed};
 }
 
@@ -72,13 +100,13 @@ std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::i
   return best;
 }
 
-Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored) {
-  prove_packing(w, stored);
+Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored, Precision precision) {
+  prove_packing(w, stored, precision);
   return bare::pack(w, transpose_w, stored);
 }
 
-Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored) {
-  prove_packing(gate, stored);
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored, Precision precision) {
+  prove_packing(gate, stored, precision);
   return bare::pack_pair(gate, up, stored);
 }
 
@@ -90,9 +118,10 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  if (launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
+  if (w.precision() == Precision::kAuto && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
-  bare::matmul_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y, columns);
+  bare::matmul_packed(proven_for(x.device(), sides.m, w.dtype(), w.precision(), {}), x, w.panels(), sides, add, y,
+                      columns);
 }
 
 // By the program that a product of as many rows with these weights needs, too.
@@ -101,7 +130,9 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
   const auto rows = static_cast<std::int32_t>(ids.size());
   const Sides sides{rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())};
   if (launch_embed(w.panels(), sides, w.dtype(), range, ids, y)) return;
-  const PackedVariant variant = choose_variant(vector_width(*device), rows, w.dtype(), {});
+  PackedVariant variant = choose_for(device, rows, w.dtype(), w.precision(), {});
+  // A compiler may not know the instructions of the product in the same program.
+  if (variant.integers != IntegerUnits::kNone) variant = proven(device, variant);
   require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
   bare::unpack_rows(variant, w.panels(), sides, range, ids, y);
 }
@@ -109,13 +140,14 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   const Columns columns{0, w.out_features()};
-  if (launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
+  if (w.precision() == Precision::kAuto && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns))
+    return;
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
-  bare::matmul_gated(proven_for(x, sides.m, w.dtype(), activation), x, w.panels(), sides, y);
+  bare::matmul_gated(proven_for(x.device(), sides.m, w.dtype(), w.precision(), activation), x, w.panels(), sides, y);
 }
 
 void launch_routed(const RoutedSet& set, const Tensor& x, const Tensor& chosen, std::int32_t share, const Tensor& y) {
-  PackedVariant variant = choose_variant(vector_width(*x.device()), 1, set.stored, set.gated);
+  PackedVariant variant = choose_for(x.device(), 1, set.stored, set.precision, set.gated);
   variant.routed = true;
   bare::matmul_routed(proven(x.device(), variant), set, x, chosen, share, y);
 }
@@ -134,7 +166,7 @@ namespace {
 // Products of all numbers of rows, as packed_tile, choose_group and choose_tensor tell them apart, with weights of
 // `out` outputs.
 void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
-                      std::int64_t out) {
+                      Precision precision, std::int64_t out) {
   const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
   const bool blocks = is_from_blocks(stored);
   const std::int64_t in = blocks ? block_size(stored).numbers : 32;
@@ -148,17 +180,21 @@ void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::opti
       matmul(x, plain);
       continue;
     }
-    matmul(x, blocks ? ops::pack_blocks(matrix) : pack(plain, true, stored));
-    if (gated) matmul_gated(x, blocks ? pack_pair_blocks(matrix, matrix) : pack_pair(plain, plain, stored), *gated);
+    matmul(x, blocks ? ops::pack_blocks(matrix, precision) : pack(plain, true, stored, precision));
+    if (!gated) continue;
+    const PackedPair pair =
+        blocks ? pack_pair_blocks(matrix, matrix, precision) : pack_pair(plain, plain, stored, precision);
+    matmul_gated(x, pair, *gated);
   }
 }
 
 }  // namespace
 
-void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
-  warm_up_products(device, stored, gated, 16);
+void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
+                    Precision precision) {
+  warm_up_products(device, stored, gated, precision, 16);
   if (kernel_family(*device) == KernelFamily::kWorkGroup)  // and so many groups that no unit is idle
-    warm_up_products(device, stored, gated, std::int64_t{128} * device->info().compute_units);
+    warm_up_products(device, stored, gated, precision, std::int64_t{128} * device->info().compute_units);
 }
 
 }  // namespace kvtrie::ops

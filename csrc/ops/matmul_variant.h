@@ -15,9 +15,10 @@ namespace kvtrie::ops {
 struct PackedVariant {
   PackedTile tile;
   WeightDType stored = WeightDType::kFloat32;
-  std::optional<Activation> gated;  // set: matmul_gated
-  std::int32_t width = 4;           // floats of a vector: 4, 8 or 16
-  bool routed = false;              // matmul_routed and matmul_gated_routed
+  std::optional<Activation> gated;              // set: matmul_gated
+  std::int32_t width = 4;                       // floats of a vector: 4, 8 or 16
+  bool routed = false;                          // matmul_routed and matmul_gated_routed
+  IntegerUnits integers = IntegerUnits::kNone;  // kernels/matmul_integer.clh by these; then blocks of a width of 16
   std::string options() const;
   std::string key() const;  // for self-tests
 };
@@ -25,14 +26,18 @@ struct PackedVariant {
 // The variant for so many rows and vectors of `width` floats. Results do not depend on it.
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated = {});
-// The replacement of a variant that does not work.
+// The same by integer units, of weights in blocks; fewer rows than a tile has by VNNI. Results do not depend on it, but
+// differ from those above.
+PackedVariant choose_integers(IntegerUnits units, std::int32_t rows, WeightDType stored,
+                              std::optional<Activation> gated = {});
+// The replacement of a variant that does not work, with the same results.
 PackedVariant general_variant(const PackedVariant& variant);
 // Panels of a work-item for m rows and so many panels: as many as leave no unit without work for long, since what a
 // work-item does with its rows first is the same for one group of panels and for several.
 std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units);
 
-Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored);
-Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);
+Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored, Precision precision);
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored, Precision precision);
 Tensor launch_pack_blocks(const BlockMatrix& w, std::int64_t in);
 Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in);
 // Where a product's outputs are in each row of y.
@@ -50,12 +55,14 @@ struct RoutedSet {
   std::int32_t count = 0;
   WeightDType stored = WeightDType::kFloat32;
   std::optional<Activation> gated;
+  Precision precision = Precision::kAuto;
 };
 // Row r of y [choices, out]: row r / share of x times the weight chosen[r].
 void launch_routed(const RoutedSet& set, const Tensor& x, const Tensor& chosen, std::int32_t share, const Tensor& y);
 
 // Products of a few rows, of each number of rows that has a variant of its own, with weights of `stored` in the layout
 // that is the device's fastest; their gated forms when there is one.
-void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated);
+void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
+                    Precision precision);
 
 }  // namespace kvtrie::ops

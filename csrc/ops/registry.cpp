@@ -13,6 +13,7 @@ struct Record {
   Mutex mutex;
   std::optional<KernelFamily> family KVTRIE_GUARDED_BY(mutex);
   std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
+  Units units KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
   std::unordered_map<std::string, bool> verdicts KVTRIE_GUARDED_BY(mutex);
@@ -48,6 +49,20 @@ std::optional<bool> tensor_cores_override(cl::Device& device) { return kept(devi
 
 void set_tensor_cores_override(cl::Device& device, std::optional<bool> use) {
   keep(device, &Record::tensor_cores, use);
+}
+
+Units integer_units(cl::Device& device) { return kept(device, &Record::units); }
+
+void set_integer_units_override(cl::Device& device, std::optional<IntegerUnits> units) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  record->units.chosen = units;
+}
+
+void set_measured_integer_units(cl::Device& device, IntegerUnits units) {
+  const auto record = record_of(device);
+  const MutexLock lock(record->mutex);
+  record->units.measured = units;
 }
 
 Widths widths(cl::Device& device) { return kept(device, &Record::widths); }

@@ -1,5 +1,5 @@
 // Private to ops/: what is remembered for an open device: the forced kernel family, the vector width, the choice of
-// tensor cores and the verdicts of self-tests.
+// tensor cores, integer units and the verdicts of self-tests.
 // Kept as an extension of the device, so it goes when the device does.
 //
 // Threads: every function may be called from any thread; no lock is held while a kernel is built or run.
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ops/family.h"
+#include "ops/integer_units.h"
 
 namespace kvtrie::ops::registry {
 
@@ -18,6 +19,13 @@ void set_family_override(cl::Device& device, std::optional<KernelFamily> family)
 
 std::optional<bool> tensor_cores_override(cl::Device& device);
 void set_tensor_cores_override(cl::Device& device, std::optional<bool> use);
+
+struct Units {
+  std::optional<IntegerUnits> chosen, measured;  // what was chosen stands in for what was measured
+};
+Units integer_units(cl::Device& device);
+void set_integer_units_override(cl::Device& device, std::optional<IntegerUnits> units);
+void set_measured_integer_units(cl::Device& device, IntegerUnits units);
 
 struct Widths {
   std::optional<std::int32_t> chosen, measured;  // vector widths; what was chosen stands in for what was measured

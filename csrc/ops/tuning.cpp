@@ -46,6 +46,30 @@ const PackedTile& packed_tile(std::int32_t width, std::int32_t rows, WeightDType
       .tile;
 }
 
+const IntegerRow& integer_row(IntegerUnits units, std::int32_t rows) {
+  const RowsClass wanted = rows_class(rows);
+  const bool tiles = units == IntegerUnits::kAmx && wanted == RowsClass::kMany;
+  return find(integer_rows(),
+              [&](const IntegerRow& row) { return row.rows == wanted && (row.units == IntegerUnits::kAmx) == tiles; });
+}
+
+// 32 registers hold sums, the weights of as many vectors and what they are made of.
+std::string refusal(const IntegerRow& row) {
+  const PackedTile& tile = row.tile;
+  const std::int32_t rows = row.units == IntegerUnits::kAmx ? 16 : tile.rows;
+  if (rows < 1 || tile.rows_block % rows != 0)
+    return out_of_range("rows_block", tile.rows_block, "a multiple of rows, of 16 with tiles");
+  if (tile.vectors != 1 && tile.vectors != 2 && tile.vectors != 4)
+    return out_of_range("vectors", tile.vectors, "1, 2 or 4");
+  if (tile.rows * tile.vectors + 2 * tile.vectors > 32)
+    return out_of_range("rows x vectors", tile.rows * tile.vectors, "what leaves registers for weights");
+  if (tile.item_panels < 4 || tile.item_panels % 4 != 0)
+    return out_of_range("item_panels", tile.item_panels, "a multiple of 4");
+  if (tile.blocked || tile.slice != 0) return out_of_range("slice", tile.slice, "0, and no blocked form");
+  if (tile.ahead < 0 || tile.ahead % 64 != 0) return out_of_range("ahead", tile.ahead, "a multiple of 64 bytes");
+  return {};
+}
+
 // Beside the sums registers hold the vectors of w, a factor, and a product where multiplying and adding are two
 // operations; one row takes its factor and its weights from memory.
 std::string refusal(const PackedTile& tile, std::int32_t width) {

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "ops/family.h"
+#include "ops/integer_units.h"
 #include "ops/weight_dtype.h"
 
 namespace kvtrie::ops {
@@ -46,6 +47,16 @@ struct PackedRow {
 };
 std::span<const PackedRow> packed_rows() noexcept;  // one for each class
 const PackedTile& packed_tile(std::int32_t width, std::int32_t rows, WeightDType stored);
+// The same for kernels/matmul_integer.clh; `rows` and `vectors` say how many sums of 32 bits registers hold. AMX has
+// tiles of 16 rows, and only for many rows: fewer take VNNI's form.
+struct IntegerRow {
+  IntegerUnits units;
+  RowsClass rows;
+  PackedTile tile;
+};
+std::span<const IntegerRow> integer_rows() noexcept;
+const IntegerRow& integer_row(IntegerUnits units, std::int32_t rows);  // REQUIRES: units
+std::string refusal(const IntegerRow& row);
 // Why kernels/matmul.cl does not take the tile for vectors of so many floats; empty: it does.
 std::string refusal(const PackedTile& tile, std::int32_t width);
 

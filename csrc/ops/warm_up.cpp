@@ -69,7 +69,7 @@ void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
   warm_up_small(device, is_quantised(spec.weight_dtype) ? DType::kFloat16 : static_cast<DType>(spec.weight_dtype));
   warm_up_cells(device, spec);
   warm_up_attention(device, spec);
-  warm_up_matmul(device, spec.weight_dtype, spec.gated);
+  warm_up_matmul(device, spec.weight_dtype, spec.gated, spec.precision);
   device->finish();
 }
 

@@ -43,6 +43,14 @@ WeightDType weight_dtype_from_name(const std::string& name, std::string_view whe
   fail(ErrorKind::kArgument, where, argument, ": got ", name, ", allowed ", allowed);
 }
 
+const char* name_of(Precision precision) noexcept { return precision == Precision::kAuto ? "auto" : "exact"; }
+
+Precision precision_from_name(std::string_view name, std::string_view where) {
+  if (name == "auto") return Precision::kAuto;
+  require(name == "exact", where, "precision: got \"", name, "\", allowed \"auto\", \"exact\"");
+  return Precision::kExact;
+}
+
 BlockSize block_size(WeightDType dtype) noexcept { return format_of(dtype).size; }
 
 Tensor empty_blocks(const cl::DevicePtr& device, WeightDType dtype, std::int64_t groups, std::int64_t in) {

@@ -33,6 +33,12 @@ inline constexpr WeightDType kBlockDTypes[] = {WeightDType::kQ8,   WeightDType::
                                                WeightDType::kQ5_0, WeightDType::kQ5_1, WeightDType::kQ4K,
                                                WeightDType::kQ5K,  WeightDType::kQ6K};
 
+// How products of blocks are computed: kAuto as is fastest, kExact in float32 of the numbers that the blocks stand for.
+enum class Precision : std::uint8_t { kAuto, kExact };
+const char* name_of(Precision precision) noexcept;  // "auto", "exact"
+// Throws kArgument for an unknown name as `[where] precision: got ...`.
+Precision precision_from_name(std::string_view name, std::string_view where);
+
 const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0", "q4_0", .. "q6_K"
 WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is one of the first three
 // Throws kArgument for an unknown name as `[where] argument: got ...`.

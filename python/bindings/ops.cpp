@@ -105,7 +105,7 @@ std::vector<Tensor> split(const Typed<"ArrayLike">& x, const Typed<"Integers">& 
 
 void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
              const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype, const Typed<"str">& weight_dtype,
-             const Typed<"str | None">& activation, const Typed<"Place">& device) {
+             const Typed<"str | None">& activation, const Typed<"Place">& device, const Typed<"str">& precision) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);
@@ -117,6 +117,7 @@ void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Type
   if (!activation.is_none()) {
     spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));
   }
+  spec.precision = ops::precision_from_name(to_text(precision, kWhere, "precision"), kWhere);
   const Placement place = to_placement(device, kWhere);
   require(!place.on_host, kWhere, "device: got \"host\", allowed an OpenCL device");
   without_gil([&] { ops::warm_up(place.device, spec); });
@@ -255,13 +256,14 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
         "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
         py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
-        py::arg("activation") = py::none(), py::arg("device") = py::none(),
+        py::arg("activation") = py::none(), py::arg("device") = py::none(), py::kw_only(),
+        py::arg("precision") = "auto",
         R"(Compiles, now and not in the middle of a conversation, the kernels that a model of this shape needs.
 
 For models of your own; those of ``kvtrie.models`` see to it themselves. Covers all that a cache does with ``heads``
 query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same) stored as
 ``dtype`` (attend, attend_qkv, put, moving, shifting, paging), ``matmul`` of any number of rows with packed weights of
-``weight_dtype`` (unpacked ones where CLBlast takes those), ``matmul_gated`` with ``activation`` if given, ``embedding``,
+``weight_dtype`` and ``precision`` (unpacked ones where CLBlast takes those), ``matmul_gated`` with ``activation`` if given, ``embedding``,
 ``rms_norm``, ``add``, ``rope``, ``argmax`` and ``sample``. Other operations compile when they are first called. Takes
 seconds the first time, milliseconds once compiled programs lie on disk. Waits. Raises ``ArgumentError`` for sizes that
 no cache has.)");

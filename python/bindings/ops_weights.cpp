@@ -72,10 +72,15 @@ Tensor matmul(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | ops.PackedWe
   return without_gil([&] { return ops::matmul(a, packed, added); });
 }
 
-ops::PackedWeight pack(const Typed<"ArrayLike">& w, const Typed<"Any | None">& dtype) {
+ops::Precision to_precision(const py::object& name, const char* where) {
+  return ops::precision_from_name(to_text(name, where, "precision"), where);
+}
+
+ops::PackedWeight pack(const Typed<"ArrayLike">& w, const Typed<"Any | None">& dtype, const Typed<"str">& precision) {
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack", "dtype");
+  const ops::Precision chosen = to_precision(precision, "pack");
   const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
-  return without_gil([&] { return ops::pack(weight, true, wanted); });
+  return without_gil([&] { return ops::pack(weight, true, wanted, chosen); });
 }
 
 using BlockBytes = py::array_t<std::uint8_t, py::array::c_style>;
@@ -103,29 +108,33 @@ Placement to_device(const py::object& device, const char* where) {
 }
 
 ops::PackedWeight pack_blocks(const Typed<"npt.NDArray[np.uint8]">& blocks, const std::string& dtype,
-                              const Typed<"Place">& device) {
+                              const Typed<"Place">& device, const Typed<"str">& precision) {
+  const ops::Precision chosen = to_precision(precision, "pack_blocks");
   const BlockBytes bytes = to_blocks(blocks, "pack_blocks", "blocks");
   const ops::BlockMatrix matrix =
       to_matrix(bytes, to_device(device, "pack_blocks"), ops::weight_dtype_from_name(dtype, "pack_blocks", "dtype"));
-  return without_gil([&] { return ops::pack_blocks(matrix); });
+  return without_gil([&] { return ops::pack_blocks(matrix, chosen); });
 }
 
 ops::PackedPair pack_pair_blocks(const Typed<"npt.NDArray[np.uint8]">& gate, const Typed<"npt.NDArray[np.uint8]">& up,
-                                 const std::string& dtype, const Typed<"Place">& device) {
+                                 const std::string& dtype, const Typed<"Place">& device,
+                                 const Typed<"str">& precision) {
   constexpr const char* kWhere = "pack_pair_blocks";
+  const ops::Precision chosen = to_precision(precision, kWhere);
   const Placement place = to_device(device, kWhere);
   const ops::WeightDType kept = ops::weight_dtype_from_name(dtype, kWhere, "dtype");
   const BlockBytes a = to_blocks(gate, kWhere, "gate"), b = to_blocks(up, kWhere, "up");
   const ops::BlockMatrix first = to_matrix(a, place, kept), second = to_matrix(b, place, kept);
-  return without_gil([&] { return ops::pack_pair_blocks(first, second); });
+  return without_gil([&] { return ops::pack_pair_blocks(first, second, chosen); });
 }
 
 ops::PackedPair pack_pair(const Typed<"ArrayLike">& gate, const Typed<"ArrayLike">& up,
-                          const Typed<"Any | None">& dtype) {
+                          const Typed<"Any | None">& dtype, const Typed<"str">& precision) {
+  const ops::Precision chosen = to_precision(precision, "pack_pair");
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack_pair", "dtype");
   const Placement place = placement_among({gate, up});
   const Tensor a = to_tensor(gate, place, "pack_pair", "gate"), b = to_tensor(up, place, "pack_pair", "up");
-  return without_gil([&] { return ops::pack_pair(a, b, wanted); });
+  return without_gil([&] { return ops::pack_pair(a, b, wanted, chosen); });
 }
 
 Tensor matmul_gated(const Typed<"ArrayLike">& x, const Typed<"ops.PackedPair">& w, const Typed<"str">& activation) {
@@ -186,20 +195,24 @@ void init_ops_weights(py::module_& core) {
   init_packed<ops::PackedWeight>(m, "PackedWeight",
                                  "A weight laid out for the packed matmul kernels; made by ``pack``.");
   init_packed<ops::PackedPair>(m, "PackedPair", "Two weights laid out for ``matmul_gated``; made by ``pack_pair``.");
-  m.def("pack", &pack, py::arg("w"), py::arg("dtype") = py::none(),
+  m.def("pack", &pack, py::arg("w"), py::arg("dtype") = py::none(), py::kw_only(), py::arg("precision") = "auto",
         R"(A weight laid out once for the packed backend of ``matmul``.
 
 w [out, in], float32, float16 or bfloat16. ``dtype``: that of w (None), or "q8_0", GGML's format: 32 consecutive inputs of
 an output share a float16 scale d = max |w| / 127, and each is an int8 q = round(w / d), so that a number takes 8.5 bits.
-Products have the bits of the float32 weight d * q. Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for
-magnitudes above 127 * 65504; it waits for the device to know. Sizes that are no multiples of 32 or 64 are filled up.)");
+Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for magnitudes above 127 * 65504; it waits for the device
+to know. Sizes that are no multiples of 32 or 64 are filled up. ``precision``: how products of q8_0 and other blocks are
+computed. "exact": they have the bits of the float32 weight d * q. "auto": the same, but on x86 processors with AVX-512
+VNNI or AMX each 32 neighbours of a row of x (16 for q6_K) are rounded to 16 bits, to multiples of their largest magnitude
+/ 32639, and multiplied as integers, which is faster. A row's bits do not depend on the rows beside it either way.)");
   m.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("dtype"), py::kw_only(), py::arg("device") = py::none(),
+        py::arg("precision") = "auto",
         R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.
 
 blocks: numpy, uint8 [out, bytes of a row], as a GGUF file holds them. ``dtype``: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"
-(blocks of 32 inputs), "q4_K", "q5_K" or "q6_K" (of 256). ``device``: None for the default one. Products have the bits of
-the float32 weight that the blocks stand for. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises
-``ArgumentError`` for bytes that are no rows of whole blocks.)");
+(blocks of 32 inputs), "q4_K", "q5_K" or "q6_K" (of 256). ``device``: None for the default one. ``precision``: as for
+``pack``. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises ``ArgumentError`` for bytes that are no rows
+of whole blocks.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
         py::arg("add") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
@@ -208,13 +221,14 @@ the float32 weight that the blocks stand for. Takes what the file does, up to 1.
 kept differently, or do not fit into one buffer; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
 "packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
 the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
-  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(),
+  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(), py::kw_only(),
+        py::arg("precision") = "auto",
         R"(Two weights of a gated block laid out for ``matmul_gated``.
 
-gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dtype``: that of both (None), or "q8_0", as for
-``pack``.)");
+gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dtype``: that of both (None), or "q8_0", and
+``precision``, as for ``pack``.)");
   m.def("pack_pair_blocks", &pack_pair_blocks, py::arg("gate"), py::arg("up"), py::arg("dtype"), py::kw_only(),
-        py::arg("device") = py::none(),
+        py::arg("device") = py::none(), py::arg("precision") = "auto",
         "Two weights of a gated block laid out for ``matmul_gated``: blocks of equal shape and dtype, as for "
         "``pack_blocks``.");
   m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",

@@ -22,6 +22,9 @@ py::class_<Packed> init_packed(py::module_& m, const char* name, const char* doc
       "(out, in) of a weight in it.");
   c.def_property_readonly(
       "dtype", [](const Packed& self) { return ops::name_of(self.dtype()); }, "How its numbers are kept.");
+  c.def_property_readonly(
+      "precision", [](const Packed& self) { return ops::name_of(self.precision()); },
+      "How its products are computed: \"auto\" or \"exact\", as for ``pack``.");
   c.def_property_readonly("nbytes", &Packed::nbytes, "Bytes of device memory, padding included.");
   c.def_property_readonly(
       "device", [](const Packed& self) { return placement_to_python(self.panels().device()); }, "The device it is on.");

@@ -85,7 +85,8 @@ TEST_F(MatmulQ8, QuantisesOnTheDeviceAsTheReference) {
   for (const auto& [out, in] :
        {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {130, 37}, {48, 160}, {70, 32}, {16, 31}}) {
     const auto w = random_weight(out, in, 2);
-    EXPECT_TRUE(same_bits(unpacked(pack(upload_weight(w, in), true, kQ8)), quantised(w, in))) << out << " x " << in;
+    EXPECT_TRUE(same_bits(unpacked(pack(upload_weight(w, in), true, kQ8, Precision::kExact)), quantised(w, in)))
+        << out << " x " << in;
   }
 }
 
@@ -101,8 +102,10 @@ TEST_F(MatmulQ8, QuantisesEveryStorageAndLayout) {
         turned[k * out + n] = kept[n * in + k];
       }
     const auto wanted = quantised(kept, in);
-    EXPECT_TRUE(same_bits(unpacked(pack(upload_as(w, dtype, {out, in}), true, kQ8)), wanted)) << name_of(dtype);
-    EXPECT_TRUE(same_bits(unpacked(pack(upload_as(turned, dtype, {in, out}), false, kQ8)), wanted)) << name_of(dtype);
+    EXPECT_TRUE(same_bits(unpacked(pack(upload_as(w, dtype, {out, in}), true, kQ8, Precision::kExact)), wanted))
+        << name_of(dtype);
+    EXPECT_TRUE(same_bits(unpacked(pack(upload_as(turned, dtype, {in, out}), false, kQ8, Precision::kExact)), wanted))
+        << name_of(dtype);
   }
 }
 
@@ -110,7 +113,8 @@ TEST_F(MatmulQ8, HasTheBitsOfTheFloat32WeightItStandsFor) {
   for (const auto& [in, out] :
        {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {37, 130}, {600, 48}, {1056, 70}}) {
     const auto w = random_weight(out, in, 4);
-    const PackedWeight q8 = pack(upload_weight(w, in), true, kQ8), plain = pack(upload_weight(quantised(w, in), in));
+    const PackedWeight q8 = pack(upload_weight(w, in), true, kQ8, Precision::kExact),
+                       plain = pack(upload_weight(quantised(w, in), in));
     for (const std::int64_t rows : {1, 2, 4, 5, 8, 9, 70}) {
       const Tensor x = upload(Random(5).normals(static_cast<std::size_t>(rows * in)), {rows, in});
       EXPECT_TRUE(same_bits(download(matmul(x, q8)), download(matmul(x, plain))))
@@ -128,14 +132,14 @@ TEST_F(MatmulQ8, AgreesWithTheReference) {
     const auto kept = quantised(w, in);
     const auto wanted = reference::matmul(x, {kept.data(), DType::kFloat32}, static_cast<std::size_t>(rows),
                                           static_cast<std::size_t>(in), static_cast<std::size_t>(out));
-    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8))), wanted, kProducts,
-                 cat(rows, " x ", in, " x ", out));
+    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8, Precision::kExact))),
+                 wanted, kProducts, cat(rows, " x ", in, " x ", out));
   }
 }
 
 TEST_F(MatmulQ8, RowBitsDoNotDependOnTheOtherRows) {
   const auto w = random_weight(100, 600, 7);
-  const PackedWeight packed = pack(upload_weight(w, 600), true, kQ8);
+  const PackedWeight packed = pack(upload_weight(w, 600), true, kQ8, Precision::kExact);
   const Tensor x = upload(Random(8).normals(70 * 600), {70, 600});
   const auto whole = download(matmul(x, packed));
   for (std::int64_t count = 1; count <= 70; ++count) {
@@ -150,11 +154,11 @@ TEST_F(MatmulQ8, AddAndGateHaveTheBitsOfTheirParts) {
       const Tensor x = upload(Random(9).normals(static_cast<std::size_t>(rows * in)), {rows, in});
       const Tensor gate = upload_weight(random_weight(out, in, 10), in),
                    up = upload_weight(random_weight(out, in, 11), in);
-      const PackedWeight packed = pack(gate, true, kQ8);
-      const Tensor g = matmul(x, packed), u = matmul(x, pack(up, true, kQ8));
+      const PackedWeight packed = pack(gate, true, kQ8, Precision::kExact);
+      const Tensor g = matmul(x, packed), u = matmul(x, pack(up, true, kQ8, Precision::kExact));
       const Tensor residual = upload(Random(12).normals(static_cast<std::size_t>(rows * out)), {rows, out});
       EXPECT_TRUE(same_bits(download(matmul(x, packed, residual)), download(add(g, residual)))) << rows << ", " << in;
-      const PackedPair pair = pack_pair(gate, up, kQ8);
+      const PackedPair pair = pack_pair(gate, up, kQ8, Precision::kExact);
       EXPECT_TRUE(same_bits(download(matmul_gated(x, pair)), download(silu_mul(g, u)))) << rows << ", " << in;
       EXPECT_TRUE(same_bits(download(matmul_gated(x, pair, Activation::kGeluTanh)), download(gelu_mul(g, u))))
           << rows << ", " << in;
@@ -169,7 +173,7 @@ TEST_F(MatmulQ8, TinyBlocksBecomeZeroAndHugeOnesFit) {
     w[64 + k] = 127.0f * 0x1p-24f;                  // the smallest float16
     w[96 + k] = k % 2 == 0 ? kMaxQ8 : -kMaxQ8 / 2;  // the largest
   }
-  const auto got = unpacked(pack(upload_weight(w, 32), true, kQ8));
+  const auto got = unpacked(pack(upload_weight(w, 32), true, kQ8, Precision::kExact));
   EXPECT_TRUE(same_bits(got, quantised(w, 32)));
   EXPECT_EQ(got[0], 0.0f);
   EXPECT_EQ(got[32], 0.0f);
@@ -182,7 +186,7 @@ TEST_F(MatmulQ8, RefusesWhatItCannotHold) {
   const auto refused = [](float value, std::size_t at) {
     std::vector<float> w(70 * 40, 1.0f);
     w[at] = value;
-    return error_of(ErrorKind::kArgument, [&] { pack(upload_weight(w, 40), true, kQ8); });
+    return error_of(ErrorKind::kArgument, [&] { pack(upload_weight(w, 40), true, kQ8, Precision::kExact); });
   };
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(contains(refused(std::nanf(""), 0), "[ops.pack] w: got a NaN, allowed finite numbers"));
@@ -191,14 +195,15 @@ TEST_F(MatmulQ8, RefusesWhatItCannotHold) {
   EXPECT_TRUE(contains(refused(std::nextafter(kMaxQ8, infinity), 41), "w: got float32 [70, 40] with a magnitude of"));
   const Tensor good = Tensor::zeros(shared_device(), DType::kFloat32, {4, 8});
   const Tensor bad = upload(std::vector<float>(32, 1e9f), {4, 8});
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack_pair(good, bad, kQ8); }), "[ops.pack_pair] up: got"));
-  EXPECT_TRUE(
-      contains(error_of(ErrorKind::kArgument, [&] { pack_pair(bad, good, kQ8); }), "[ops.pack_pair] gate: got"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack_pair(good, bad, kQ8, Precision::kExact); }),
+                       "[ops.pack_pair] up: got"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack_pair(bad, good, kQ8, Precision::kExact); }),
+                       "[ops.pack_pair] gate: got"));
 }
 
 TEST_F(MatmulQ8, KeepsItsKindAndRefusesOtherConversions) {
   const Tensor w = upload(random_weight(70, 40, 13), {70, 40});
-  const PackedWeight packed = pack(w, true, kQ8);
+  const PackedWeight packed = pack(w, true, kQ8, Precision::kExact);
   EXPECT_STREQ(name_of(packed.dtype()), "q8_0");
   EXPECT_EQ(packed.nbytes(), 2U * 2 * (64 * 2 + 64 * 32));  // 70 outputs in two groups, 40 inputs in two blocks
   EXPECT_STREQ(name_of(pack(w).dtype()), "float32");
@@ -228,9 +233,9 @@ TEST_F(MatmulQ8, GeneralVariantTakesTheFastOnesPlace) {
   const auto w = random_weight(70, 45, 14), x = Random(15).normals(9 * 45);
   const Tensor w_there = Tensor::from_host(other, DType::kFloat32, {70, 45}, w.data());
   const Tensor x_there = Tensor::from_host(other, DType::kFloat32, {9, 45}, x.data());
-  const auto wanted = download(matmul(upload(x, {9, 45}), pack(upload_weight(w, 45), true, kQ8)));
-  EXPECT_TRUE(same_bits(download(matmul(x_there, pack(w_there, true, kQ8))), wanted));
-  EXPECT_TRUE(same_bits(download(matmul(x_there.slice(0, 1), pack(w_there, true, kQ8))),
+  const auto wanted = download(matmul(upload(x, {9, 45}), pack(upload_weight(w, 45), true, kQ8, Precision::kExact)));
+  EXPECT_TRUE(same_bits(download(matmul(x_there, pack(w_there, true, kQ8, Precision::kExact))), wanted));
+  EXPECT_TRUE(same_bits(download(matmul(x_there.slice(0, 1), pack(w_there, true, kQ8, Precision::kExact))),
                         std::vector<float>(wanted.begin(), wanted.begin() + 70)));
 }
 
@@ -258,9 +263,9 @@ TEST_F(MatmulQ8Oclgrind, PackedAndGated) {
   const auto w = random_weight(18, 35, 16), x = Random(17).normals(9 * 35);
   const Tensor weight = upload_weight(w, 35), rows = upload(x, {9, 35});
   const auto kept = quantised(w, 35);
-  expect_close(download(matmul(rows, pack(weight, true, kQ8))),
+  expect_close(download(matmul(rows, pack(weight, true, kQ8, Precision::kExact))),
                reference::matmul(x, {kept.data(), DType::kFloat32}, 9, 35, 18), kProducts);
-  EXPECT_EQ(matmul_gated(rows, pack_pair(weight, weight, kQ8)).shape(), (Shape{9, 18}));
+  EXPECT_EQ(matmul_gated(rows, pack_pair(weight, weight, kQ8, Precision::kExact)).shape(), (Shape{9, 18}));
 }
 
 }  // namespace

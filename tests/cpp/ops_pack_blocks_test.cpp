@@ -63,7 +63,7 @@ TEST_P(BlockProducts, ProductsHaveTheBitsOfTheFloat32Weight) {
   for (const std::int64_t in : {256, 512, 1536})
     for (const std::int64_t out : {16, 70, 192}) {
       const auto raw = blocks(out, 3, in);
-      const PackedWeight packed = pack_blocks(matrix(raw, out)), plain = widened(raw, out, in);
+      const PackedWeight packed = pack_blocks(matrix(raw, out), Precision::kExact), plain = widened(raw, out, in);
       for (const std::int64_t rows : {1, 2, 5, 8, 9, 70})
         EXPECT_TRUE(same_bits(download(matmul(rows_of(rows, in), packed)), download(matmul(rows_of(rows, in), plain))))
             << rows << " x " << in << " x " << out;
@@ -85,7 +85,7 @@ TEST_P(BlockProducts, EveryWidthGivesTheSameBits) {
 TEST_P(BlockProducts, GatedPairsHaveTheBitsOfTheFloat32Pair) {
   for (const std::int64_t out : {16, 40, 130}) {
     const auto gate = blocks(out, 7), up = blocks(out, 8);
-    const PackedPair pair = pack_pair_blocks(matrix(gate, out), matrix(up, out));
+    const PackedPair pair = pack_pair_blocks(matrix(gate, out), matrix(up, out), Precision::kExact);
     const PackedPair plain = pack_pair(upload(reference::dequantise_blocks(GetParam(), gate), {out, kIn}),
                                        upload(reference::dequantise_blocks(GetParam(), up), {out, kIn}));
     for (const std::int64_t rows : oracle::sampled({4, 9, 1}, 2, 3))

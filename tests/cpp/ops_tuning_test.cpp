@@ -16,6 +16,7 @@ TEST(Tuning, RowsNameOnlyWhatTheirKernelsAllow) {
   for (const PackedRow& row : packed_rows())
     for (const std::int32_t width : {4, 8, 16})
       if (row.wide == (width == 16)) EXPECT_EQ(refusal(row.tile, width), "") << "vectors of " << width;
+  for (const IntegerRow& row : integer_rows()) EXPECT_EQ(refusal(row), "");
   for (const AttentionRow& row : attention_rows()) EXPECT_EQ(refusal(row), "");
   for (const FamilyRow& row : family_rows()) EXPECT_EQ(refusal(row), "");
 }

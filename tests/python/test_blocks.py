@@ -28,16 +28,16 @@ CIRCLES: dict[str, Any] = {"Q4_K": [], "Q4_1": pytest.mark.ci, "Q6_K": pytest.ma
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=CIRCLES.get(kind, pytest.mark.soak)) for kind in BLOCKS])
 def test_a_product_has_the_bits_of_what_gguf_makes_of_the_blocks(kind: str) -> None:
     raw = blocks_of(kind, 70, 512)
-    packed = kv.ops.pack_blocks(raw, BLOCKS[kind])
+    packed = kv.ops.pack_blocks(raw, BLOCKS[kind], precision="exact")
     assert (packed.shape, packed.dtype) == ((70, 512), BLOCKS[kind])
     plain = kv.ops.pack(gguf.quants.dequantize(raw, Kind[kind]))
     for rows in (1, 7, 30):
         x = np.random.default_rng(rows).standard_normal((rows, 512)).astype(np.float32)
         np.testing.assert_array_equal(kv.ops.matmul(x, packed).numpy(), kv.ops.matmul(x, plain).numpy())
-        pair = kv.ops.pack_pair_blocks(raw, blocks_of(kind, 70, 512, 1), BLOCKS[kind])
+        pair = kv.ops.pack_pair_blocks(raw, blocks_of(kind, 70, 512, 1), BLOCKS[kind], precision="exact")
         gate, up = (
             kv.ops.matmul(x, packed),
-            kv.ops.matmul(x, kv.ops.pack_blocks(blocks_of(kind, 70, 512, 1), pair.dtype)),
+            kv.ops.matmul(x, kv.ops.pack_blocks(blocks_of(kind, 70, 512, 1), pair.dtype, precision="exact")),
         )
         np.testing.assert_array_equal(kv.ops.matmul_gated(x, pair).numpy(), kv.ops.silu_mul(gate, up).numpy())
     ids = [0, 69, 5, 5]
@@ -85,7 +85,7 @@ def test_wrong_blocks_are_refused() -> None:
 def test_a_checkpoint_is_quantised_while_it_is_loaded(dtype: str, tied: bool) -> None:
     """The bits are those of a float32 model of the rounded numbers; what was lost is told."""
     config, weights = random_llama(5, hidden=64, vocab=96, tied=tied)
-    model = kv.models.from_weights(config, weights, dtype=dtype)
+    model = kv.models.from_weights(config, weights, dtype=dtype, precision="exact")
     rounded = dict(weights)
     for name, values in weights.items():
         if values.ndim == 2 and not (name.startswith("model.embed") and not tied):
@@ -113,3 +113,34 @@ def test_rows_that_are_no_whole_blocks_and_numbers_that_are_none() -> None:
     broken = {**weights, "model.layers.1.mlp.up_proj.weight": weights["model.layers.1.mlp.up_proj.weight"] * np.inf}
     with pytest.raises(kv.errors.ArgumentError, match=r"dtype 'q4_1' cannot hold .*up_proj.*not finite"):
         kv.models.from_weights(config, broken, dtype="q4_1")
+
+
+@pytest.mark.usefixtures("packed")
+def test_precision_is_kept_told_and_refused_by_name() -> None:
+    config, weights = random_llama(5, hidden=64)
+    auto, exact = (kv.models.from_weights(config, weights, dtype="q4_1", precision=each) for each in ("auto", "exact"))
+    assert (auto.precision, exact.precision) == ("auto", "exact")
+    assert auto.fingerprint == kv.models.from_weights(config, weights, dtype="q4_1").fingerprint != exact.fingerprint
+    # 16 bits of an activation, in every product: some 2^-16 of the logits, never 2^-10.
+    got, wanted = all_logits(auto, TOKENS, 40), all_logits(exact, TOKENS, 40)
+    assert np.abs(got - wanted).max() <= 2**-10 * np.abs(wanted).max()
+    w = np.ones((32, 32), np.float32)
+    for packed in (kv.ops.pack(w, "q8_0", precision="exact"), kv.ops.pack_pair(w, w, "q8_0", precision="exact")):
+        assert packed.precision == "exact"
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[pack\] precision: got \"fast\", allowed \"auto\", \"exact\""):
+        kv.ops.pack(w, "q8_0", precision="fast")
+    for call in (kv.models.load, lambda _, precision: kv.models.from_weights(config, weights, precision=precision)):
+        with pytest.raises(kv.errors.ArgumentError, match=r"precision: got 'fast', allowed auto, exact"):
+            call("tiny", precision="fast")
+        with pytest.raises(kv.errors.ArgumentTypeError, match=r"precision: got"):
+            call("tiny", precision=16)
+
+
+def test_experts_of_one_set_have_one_precision() -> None:
+    raw = blocks_of("Q4_1", 64, 64, 0)
+    auto, exact = (kv.ops.pack_blocks(raw, "q4_1", precision=each) for each in ("auto", "exact"))
+    experts = kv.ops.PackedSet(exact, 2)
+    experts.put(0, exact)
+    assert experts.precision == experts[0].precision == "exact"
+    with pytest.raises(kv.errors.ArgumentError, match=r"weight: got precision auto, allowed exact"):
+        experts.put(1, auto)

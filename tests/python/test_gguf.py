@@ -145,7 +145,7 @@ def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     model = kv.models.load(path, dtype="float32")
     wanted = all_logits(kv.models.load(plain, dtype="float32"), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(model, TOKENS, 72), wanted)
-    default = kv.models.load(path)
+    default = kv.models.load(path, precision="exact")
     expected = {"F32": "float32", "BF16": "float32", "F16": "float16"}.get(kind, "stored")
     assert default.dtype == expected
     assert np.isfinite(wanted).all()
@@ -166,12 +166,12 @@ def embedding_as_float32(weights: dict[str, Any]) -> Any:
 
 @pytest.mark.usefixtures("packed")
 def test_q8_0_stays_as_it_is(tmp_path: Path) -> None:
-    """By default a Q8_0 file gives the very bits that its numbers give in float32."""
+    """By default a Q8_0 file is kept in its blocks, and exact products have the very bits of its numbers in float32."""
     raw, weights = random_llama(4, hidden=64, vocab=128)
     config = kv.models.Llama.parse_config(raw)
     path = write(config, weights, tmp_path / "model.gguf", "q8_0")
     rewrite(path, embedding_as_float32(weights))
-    model = kv.models.load(path)
+    model = kv.models.load(path, precision="exact")
     assert model.dtype == "stored"
     assert {name for name, kept in model._kept.items() if kept == "q8_0"} >= {"lm_head"}
     assert model._kept["model.embed_tokens"] == "float32"
@@ -183,7 +183,7 @@ def test_a_tied_head_keeps_the_files_blocks(tmp_path: Path) -> None:
     """The embedding is looked up in float16; the head is not made of that, but of the file's own blocks."""
     raw, weights = random_llama(4, hidden=64, vocab=128, tied=True)
     config = kv.models.Llama.parse_config(raw)
-    model = kv.models.load(write(config, weights, tmp_path / "model.gguf", "q8_0"))
+    model = kv.models.load(write(config, weights, tmp_path / "model.gguf", "q8_0"), precision="exact")
     numbers = gguf.quants.quantize(weights["model.embed_tokens.weight"], Kind.Q8_0)
     wanted = gguf.quants.dequantize(numbers, Kind.Q8_0)
     got = model._head(np.eye(64, dtype=np.float32)).numpy().T
@@ -204,7 +204,7 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
             values = gguf.quants.dequantize(*tensors[f"{name}.weight"])
             tensors[f"{name}.weight"] = (gguf.quants.quantize(values, Kind.Q4_1), Kind.Q4_1)
 
-    model = kv.models.load(rewrite(path, change))
+    model = kv.models.load(rewrite(path, change), precision="exact")
     kept = [[model._kept[f"model.layers.{layer}.self_attn.{x}_proj"] for x in "qkv"] for layer in (0, 1)]
     assert kept == [["q8_0", "q8_0", "float32"], ["q8_0", "q4_1", "q8_0"]]
     assert [model._kept[f"model.layers.1.mlp.{x}_proj"] for x in ("gate", "up")] == [

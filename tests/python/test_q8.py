@@ -60,7 +60,7 @@ def rows(count: int, width: int, seed: int = 4) -> Any:
 def test_weights_are_quantised_as_defined(shape: tuple[int, int], dtype: str) -> None:
     """A product with the unit vectors gives the weight back, exactly."""
     w = kv.tensor(weight(*shape), dtype)
-    packed = kv.ops.pack(w, dtype="q8_0")
+    packed = kv.ops.pack(w, dtype="q8_0", precision="exact")
     got = kv.ops.matmul(np.eye(shape[1], dtype=np.float32), packed).numpy().T
     np.testing.assert_array_equal(got, quantised(w.astype("float32").numpy()))
 
@@ -72,14 +72,14 @@ def test_weights_are_quantised_as_by_the_gguf_package() -> None:
     w = np.random.default_rng(8).standard_normal((256, 512)).astype(np.float32)
     kind = gguf.GGMLQuantizationType.Q8_0
     published = gguf.quants.dequantize(gguf.quants.quantize(w, kind), kind)
-    got = kv.ops.matmul(np.eye(512, dtype=np.float32), kv.ops.pack(w, dtype="q8_0")).numpy().T
+    got = kv.ops.matmul(np.eye(512, dtype=np.float32), kv.ops.pack(w, dtype="q8_0", precision="exact")).numpy().T
     np.testing.assert_array_equal(got, published)
 
 
 def test_halves_are_rounded_away_from_zero() -> None:
     w = np.zeros((1, 32), np.float32)
     w[0, :5] = 127, 0.5, -0.5, 2.5, -2.5
-    got = kv.ops.matmul(np.eye(32, dtype=np.float32), kv.ops.pack(w, "q8_0")).numpy()[:5, 0]
+    got = kv.ops.matmul(np.eye(32, dtype=np.float32), kv.ops.pack(w, "q8_0", precision="exact")).numpy()[:5, 0]
     np.testing.assert_array_equal(got, [127, 1, -1, 3, -3])
 
 
@@ -87,7 +87,7 @@ def test_halves_are_rounded_away_from_zero() -> None:
 def test_products_agree_with_float64(count: int) -> None:
     x, w = rows(count, 77), weight(70, 77) / 8
     expected = x.astype(np.float64) @ quantised(w).astype(np.float64).T
-    got = kv.ops.matmul(x, kv.ops.pack(w, dtype="q8_0")).numpy()
+    got = kv.ops.matmul(x, kv.ops.pack(w, dtype="q8_0", precision="exact")).numpy()
     close(got, expected, PRODUCTS)
     exact = x.astype(np.float64) @ w.astype(np.float64).T
     assert difference(got, exact) > 10 * PRODUCTS.value, "not the weight itself"
@@ -96,7 +96,7 @@ def test_products_agree_with_float64(count: int) -> None:
 
 def test_a_product_has_the_bits_of_the_float32_weight_and_of_a_row_alone() -> None:
     x, w = rows(40, 200), weight(100, 200)
-    packed = kv.ops.pack(w, dtype="q8_0")
+    packed = kv.ops.pack(w, dtype="q8_0", precision="exact")
     whole = kv.ops.matmul(x, packed).numpy()
     np.testing.assert_array_equal(whole, kv.ops.matmul(x, kv.ops.pack(quantised(w))).numpy())
     for count in (1, 2, 5, 8, 9, 20):
@@ -133,7 +133,7 @@ def test_the_ends_of_the_range() -> None:
     w[0] = 1e-42
     w[1] = 127 * 2.0**-24  # the smallest scale
     w[2] = LARGEST
-    got = kv.ops.matmul(np.eye(32, dtype=np.float32), kv.ops.pack(w, "q8_0")).numpy().T
+    got = kv.ops.matmul(np.eye(32, dtype=np.float32), kv.ops.pack(w, "q8_0", precision="exact")).numpy().T
     np.testing.assert_array_equal(got, [[0.0] * 32, w[1], w[2]])
 
 
@@ -266,7 +266,7 @@ def test_a_saved_cache_comes_back_for_the_same_weights_only(tmp_path: Path) -> N
 def test_a_model_computes_with_the_quantised_weights(tied: bool) -> None:
     """The bits of a float32 model of the matrices that q8_0 stands for, but for the embedding, which is float16."""
     config, weights = random_llama(5, hidden=48, tied=tied)
-    model = kv.models.from_weights(config, weights, dtype="q8_0")
+    model = kv.models.from_weights(config, weights, dtype="q8_0", precision="exact")
     assert model.dtype == "q8_0"
     exact = {name: quantised(w) if w.ndim == 2 else w for name, w in weights.items()}
     table = weights["model.embed_tokens.weight"].astype(np.float16).astype(np.float32)

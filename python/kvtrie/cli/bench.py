@@ -135,7 +135,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
     chosen = kv.models.default.choose(arguments.named or arguments.model)
     if chosen.note:
         print(chosen.note, file=sys.stderr)
-    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, progress=stderr_shows())
+    precision = arguments.precision
+    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows())
     tests = list(_tests(arguments))
     history = max(arguments.n_depth) or _HISTORY
     most = min(limit for limit in (model.config.max_position_embeddings, model.config.position_limit()) if limit)
@@ -226,7 +227,7 @@ def _words(arguments: argparse.Namespace) -> Iterator[str]:
     """The arguments again, without those about threads and output."""
     lists = {"-p": arguments.n_prompt, "-n": arguments.n_gen, "-d": arguments.n_depth, "-b": arguments.batch_size}
     given = {"-m": arguments.named or arguments.model, "--device": arguments.device, "--dtype": arguments.dtype}
-    given |= {"--kv-dtype": arguments.kv_dtype, "-r": str(arguments.repetitions)}
+    given |= {"--precision": arguments.precision, "--kv-dtype": arguments.kv_dtype, "-r": str(arguments.repetitions)}
     given |= {flag: ",".join(map(str, numbers)) for flag, numbers in lists.items()}
     for flag, value in given.items():
         if value is not None:

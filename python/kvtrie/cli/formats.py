@@ -10,6 +10,7 @@ import argparse
 from kvtrie.quality import CELL_FORMATS
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
+PRECISIONS = ("auto", "exact")
 MODEL = (
     "a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "
     "(the default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)"
@@ -23,6 +24,12 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def add_formats(parser: argparse.ArgumentParser) -> None:
     """One format of weights and one of K and V."""
     parser.add_argument("--dtype", choices=DTYPES, help="weights on the device (default: as stored)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="auto",
+        help="products of blocks: auto, with integer units where the processor has them, or exact, in float32",
+    )
     parser.add_argument("--kv-dtype", choices=CELL_FORMATS, default="float16", help="keys and values (default float16)")
 
 

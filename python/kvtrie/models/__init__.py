@@ -33,6 +33,7 @@ from .reader import Raw
 from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
 from .tokenizer import Detokenizer, Tokenizer, of_another_form
+from .weight_table import PRECISIONS
 from .weights import (
     Progress,
     WeightSource,
@@ -83,6 +84,7 @@ def load(
     device: str | Device | None = None,
     dtype: str | None = None,
     *,
+    precision: str = "auto",
     progress: bool | Progress | None = None,
 ) -> Model:
     """Loads a Hugging Face checkpoint folder, a GGUF file (docs/gguf.md), or a model by its name in the hub's cache.
@@ -96,12 +98,17 @@ def load(
     "q5_0", "q4_1", "q4_0" or "stored".
 
     The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
-    does not have. Where they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are, to the last
-    bit of each product; others become float16, which moves each number by up to 2^-11 of it.
+    does not have. Where they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are; others
+    become float16, which moves each number by up to 2^-11 of it.
 
     "q8_0" (``kv.ops.pack``) takes 8.5 bits a number, "q4_0" to "q5_1" take 4.5 to 6; they are faster where memory is
     the limit, on CPU devices. They round: matrices and experts become blocks, the head q8_0; the embedding, routers
     and the small gates of recurrent layers float16. What "q4_0" to "q5_1" lost is in ``model.losses``.
+
+    ``precision``: how products of blocks are computed. "exact": in float32, each with the bits that the numbers in the
+    blocks give. "auto": the same, but with the processor's integer units where it has them (AVX-512 VNNI, AMX), for
+    which activations are rounded to 16 bits in groups of 32; docs/performance.md has what that gains and loses. A row's
+    bits never depend on the rows beside it. Where nothing is in blocks both are the same, but for ``fingerprint``.
 
     ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
 
@@ -111,14 +118,16 @@ def load(
     """
     progress_of(progress, "models.load")
     check_dtype(dtype, "models.load")
+    check_precision(precision, "models.load")
+    kept = Kept(device, dtype, precision)
     found = _model_at(path, "models.load")
     if found.is_dir():
-        return _load_folder(found, device, dtype, progress)
+        return _load_folder(found, kept, progress)
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
 
     parts = read(found)
     account = {found.name: parts.settled}
-    return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress, account)
+    return _build(parts.family, parts.config, parts.sources, kept, parts.tokenizer, progress, account)
 
 
 def _model_at(path: str | os.PathLike[str], where: str) -> Path:
@@ -167,9 +176,15 @@ def _read_folder(folder: Path) -> Folder:
     return Folder(family, raw, generation, where, account)
 
 
-def _load_folder(
-    folder: Path, device: str | Device | None, dtype: str | None, progress: bool | Progress | None
-) -> Model:
+class Kept(NamedTuple):
+    """Where and how a model is kept, as :func:`load` takes it."""
+
+    device: str | Device | None
+    dtype: str | None
+    precision: str
+
+
+def _load_folder(folder: Path, kept: Kept, progress: bool | Progress | None) -> Model:
     found = _read_folder(folder)
     family = found.family
     config = family.parse_config(found.raw, found.generation, found.where)
@@ -179,7 +194,7 @@ def _load_folder(
     other = of_another_form(folder)
     if other is not None:
         warnings.warn(f"[models.load] {other}: {_ANOTHER_FORM}", IgnoredWarning, stacklevel=3)
-    return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress, found.account)
+    return _build(family, config, sources, kept, Tokenizer.load(folder), progress, found.account)
 
 
 def _settled_sources(
@@ -214,10 +229,15 @@ def from_weights(
     device: str | Device | None = None,
     dtype: str | None = None,
     *,
+    precision: str = "auto",
     tokenizer: Tokenizer | None = None,
 ) -> Model:
-    """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed."""
+    """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed.
+
+    ``device``, ``dtype`` and ``precision`` as for :func:`load`.
+    """
     check_dtype(dtype, "models.from_weights")
+    check_precision(precision, "models.from_weights")
     for name, value in (("config", config), ("weights", weights)):
         if not isinstance(value, (ModelConfig, Mapping)):
             raise refusal(value, "models.from_weights", name, "a mapping")
@@ -230,12 +250,19 @@ def from_weights(
         config = family.parse_config(config)
     config, sources = _settled_sources(family, config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
-    return _build(family, config, sources, device, dtype, tokenizer, None, account)
+    return _build(family, config, sources, Kept(device, dtype, precision), tokenizer, None, account)
 
 
 def check_dtype(dtype: object, where: str) -> None:
     if dtype is not None and not isinstance(dtype, str):
         raise refusal(dtype, where, "dtype", "a name, or None")
+
+
+def check_precision(precision: object, where: str) -> None:
+    if not isinstance(precision, str):
+        raise refusal(precision, where, "precision", "a name")
+    if precision not in PRECISIONS:
+        raise ArgumentError(f"[{where}] precision: got {precision!r}, allowed {', '.join(PRECISIONS)}")
 
 
 def family_of(config: ModelConfig) -> type[Model]:
@@ -280,12 +307,12 @@ def _build(
     family: type[Model],
     config: ModelConfig,
     sources: Mapping[str, WeightSource],
-    device: str | Device | None,
-    dtype: str | None,
+    kept: Kept,
     tokenizer: Tokenizer | None,
     progress: bool | Progress | None,
     account: Account,
 ) -> Model:
+    device, dtype, precision = kept
     if dtype is not None and dtype not in DTYPES:
         raise ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
     if not isinstance(device, Device):
@@ -297,7 +324,15 @@ def _build(
     if progress is True:
         progress, close = tqdm_progress()
     try:
-        model = family(config, sources, device=device, dtype=dtype, tokenizer=tokenizer, progress=progress or None)
+        model = family(
+            config,
+            sources,
+            device=device,
+            dtype=dtype,
+            tokenizer=tokenizer,
+            progress=progress or None,
+            precision=precision,
+        )
         model.account = account
         return model
     finally:

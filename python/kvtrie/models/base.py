@@ -70,7 +70,8 @@ class Model(Whole):
     config: ModelConfig
     device: Device
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
-    fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
+    precision: str  # of products of blocks: "auto" or "exact", as load() explains them
+    fingerprint: str  # SHA-256 (hex): equal exactly when config, weights, storage dtype and precision are equal
     nbytes: int  # device memory of all weights
     losses: dict[str, float]  # by tensor that loading quantised: root of mean square error over that of its numbers
     graphs: StepGraphs  # small steps that were recorded
@@ -86,14 +87,16 @@ class Model(Whole):
         dtype: str,
         tokenizer: Tokenizer | None = None,
         progress: Progress | None = None,
+        precision: str = "auto",
     ) -> None:
         self.config = config
         self.device = device
         self.dtype = dtype
+        self.precision = precision
         self._stored = {name: sources[name].stored for name in self.tensor_shapes(config)}
         self._helper: Helper | None = helper_for(self, "float16")  # what compiles beside this process and behind it
         names = self.tensor_shapes(config)
-        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
+        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress, precision)
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
         self._cache_lock = make_lock()
@@ -121,7 +124,7 @@ class Model(Whole):
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
-        identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
+        identity = f"{config.digest()}\0{dtype}{' exact' * (precision == 'exact')}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 
     @classmethod

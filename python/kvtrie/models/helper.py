@@ -80,6 +80,7 @@ def as_text(model: Warmed, dtype: str) -> str | None:
         return None
     config = small(model.config)
     told: dict[str, Any] = {"weights": model.dtype, "kv": dtype, "device": _name(model.device)}
+    told["precision"] = model.precision
     if model.dtype == "stored":
         told["stored"] = kinds_of_storage(model._stored)
         layers = len({name.split(".")[2] for name in told["stored"] if name.startswith("model.layers.")})

@@ -81,6 +81,7 @@ def _everything(device: Device, config: ModelConfig, told: dict[str, Any]) -> No
     family = FAMILIES[config.model_type]
     stored, shapes = told.get("stored", {}), family.tensor_shapes(config)
     sources = {name: _zeros(name, shape, stored.get(name, "F32")) for name, shape in shapes.items()}
-    family(config, sources, device=device, dtype=told["weights"]).warm_up(told["kv"])
+    kept = {"dtype": told["weights"], "precision": told["precision"]}
+    family(config, sources, device=device, **kept).warm_up(told["kv"])
     os.write(1, b"e")
     device._save_programs()

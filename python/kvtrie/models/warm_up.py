@@ -135,6 +135,7 @@ def _attention(model: Warmed, dtype: str) -> None:
             dtype=dtype,
             weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
             device=model.device,
+            precision=model.precision,
         )
 
 

@@ -22,6 +22,7 @@ class Warmed(Protocol):
     config: ModelConfig
     device: Device
     dtype: str
+    precision: str
     replays: bool
     _head: Linear
     _kept: dict[str, str]

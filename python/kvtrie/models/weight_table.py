@@ -20,6 +20,8 @@ from . import mxfp4
 from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
+PRECISIONS = ("auto", "exact")  # of products of blocks
+
 
 class WeightTable:
     """Takes checkpoint tensors to the device one by one, and digests what it took.
@@ -29,14 +31,20 @@ class WeightTable:
     otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
     matrix as its file does: blocks as they are, MXFP4 as q5_0 (mxfp4.py), F16 as float16, F32 and BF16 as float32;
     blocks that no kernel knows as float16, which moves the numbers they stand for by up to 2^-11 of each. What steers
-    is float16 at least. Sizes in bytes.
+    is float16 at least. ``precision``: of products of blocks, as for ``kv.ops.pack``. Sizes in bytes.
     """
 
     def __init__(
-        self, sources: Mapping[str, WeightSource], device: Device, dtype: str, progress: Progress | None = None
+        self,
+        sources: Mapping[str, WeightSource],
+        device: Device,
+        dtype: str,
+        progress: Progress | None = None,
+        precision: str = "auto",
     ) -> None:
         self.device = device
         self.dtype = dtype
+        self.precision = precision
         self.nbytes: int = 0
         self._sources = sources
         self._progress = progress
@@ -101,10 +109,11 @@ class WeightTable:
             if len(self._pieces(first)) > 1 or 2 * _in_buffer(first) > self._room:
                 return GatedParts(self.linear(gate), self.linear(up), activation)
             if first.dtype == np.uint8:
-                pair = ops.pack_pair_blocks(first, second, kept, device=self.device)
+                pair = ops.pack_pair_blocks(first, second, kept, device=self.device, precision=self.precision)
             else:
                 on_device = [tensor(each, device=self.device) for each in (first, second)]
-                pair = ops.pack_pair(on_device[0], on_device[1], "q8_0" if kept == "q8_0" else None)
+                rounded = "q8_0" if kept == "q8_0" else None
+                pair = ops.pack_pair(on_device[0], on_device[1], rounded, precision=self.precision)
         self.nbytes += pair.nbytes
         return Gated(pair, activation)
 
@@ -128,7 +137,8 @@ class WeightTable:
         parts = as_parts(table)
         if isinstance(parts[0], ops.PackedWeight) or (not self.packs and len(parts) == 1):
             return Linear(table)
-        packed = [ops.pack(part, "q8_0" if self.dtype == "q8_0" else None) for part in parts]
+        rounded = "q8_0" if self.dtype == "q8_0" else None
+        packed = [ops.pack(part, rounded, precision=self.precision) for part in parts]
         self.nbytes += sum(part.nbytes for part in packed)
         return Linear(_one_or_all(packed))
 
@@ -147,11 +157,12 @@ class WeightTable:
         packed: list[Matrix] = []
         for piece in pieces:
             if piece.dtype == np.uint8:
-                packed.append(ops.pack_blocks(piece, kept, device=self.device))
+                packed.append(ops.pack_blocks(piece, kept, device=self.device, precision=self.precision))
             else:
                 plain = tensor(piece, device=self.device)
                 packs = self.packs or len(pieces) > 1
-                packed.append(ops.pack(plain, "q8_0" if kept == "q8_0" else None) if packs else plain)
+                rounded = "q8_0" if kept == "q8_0" else None
+                packed.append(ops.pack(plain, rounded, precision=self.precision) if packs else plain)
         self.nbytes += sum(part.nbytes for part in packed)
         return _one_or_all(packed)
 
@@ -164,7 +175,7 @@ class WeightTable:
         """A tensor laid out for this device's matmul, in its own type."""
         if not self.packs:
             return plain
-        packed = ops.pack(plain)
+        packed = ops.pack(plain, precision=self.precision)
         self.nbytes += packed.nbytes - plain.nbytes
         return packed
 

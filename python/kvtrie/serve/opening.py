@@ -28,7 +28,8 @@ _MOST_FOLDERS = 1024  # of one model on one machine
 class ServeOptions:
     """The options of a server. Sizes are in bytes or texts such as "512MiB", lengths in tokens.
 
-    ``model``: as ``kv.models.load`` takes it, "tiny", or None for the default one; ``name``: what clients call it.
+    ``model``: as ``kv.models.load`` takes it, "tiny", or None for the default one; ``name``: what clients call it;
+    ``device``, ``dtype`` and ``precision``: as for ``kv.models.load``.
     ``context``: the longest conversation with its answer; ``capacity``: tokens that the device has room for.
     ``disk``: the folder of the disk tier, "none" for no such tier, or None for one below ~/.cache by the model's
     fingerprint. ``own_folder``: several servers share ``disk``, each has the first folder in it that no other has.
@@ -40,6 +41,7 @@ class ServeOptions:
     name: str | None = None
     device: str | None = None
     dtype: str | None = None
+    precision: str = "auto"
     kv_dtype: str = "float16"
     context: int | None = None
     capacity: int | None = None
@@ -86,7 +88,7 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
     was named cannot be used.
     """
     chosen = models.default.choose(options.model)
-    model = models.load(chosen.path, options.device, options.dtype, progress=progress)
+    model = models.load(chosen.path, options.device, options.dtype, precision=options.precision, progress=progress)
     if not model.has_tokenizer:
         raise NotSupportedError("[serve] model: there is no tokenizer, so there is no text to answer with")
     use_template(model.tokenizer, options)

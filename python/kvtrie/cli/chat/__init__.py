@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     chosen = kv.models.default.choose(arguments.named or arguments.model)
     if chosen.note:
         screen.note(chosen.note)
-    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, progress=stderr_shows())
+    precision = arguments.precision
+    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows())
     problem = _unusable(model, arguments.raw)
     if problem:
         print(f"error: {problem}", file=sys.stderr)
