@@ -147,7 +147,7 @@ struct Routes {
 Routes route(std::span<const float> scores, std::size_t experts, std::size_t k, Weighting weighting);
 // bias [experts].
 Routes route_biased(std::span<const float> scores, std::span<const float> bias, std::size_t k, Weighting weighting,
-                    std::size_t groups, std::size_t kept);
+                    std::size_t groups, std::size_t kept, std::size_t summed = 2);
 std::vector<float> scale_rows(std::span<const float> x, std::span<const float> factors, std::size_t dim);
 std::vector<float> weighted_sum(std::span<const float> x, std::span<const float> factors, std::size_t k,
                                 std::size_t dim);

@@ -186,6 +186,7 @@ class ops:  # noqa: N801
         bias: Optional[ArrayLike] = None,
         groups: int = 1,
         kept: int = 1,
+        summed: int = 2,
     ) -> tuple[Tensor, Tensor]: ...
     @staticmethod
     def scale_rows(x: ArrayLike, factors: ArrayLike) -> Tensor: ...
