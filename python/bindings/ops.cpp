@@ -103,13 +103,16 @@ std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py
 
 void warm_up(const py::object& heads, const py::object& kv_heads, const py::object& head_dim,
              const py::object& v_head_dim, const py::object& dtype, const py::object& weight_dtype,
-             const py::object& activation, const py::object& device) {
+             const py::object& activation, const py::object& device, const py::object& latent_dim) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);
   spec.kv_heads = to_int32(kv_heads, kWhere, "kv_heads", 1);
   spec.k_dim = to_int32(head_dim, kWhere, "head_dim", 2);
-  spec.v_dim = v_head_dim.is_none() ? spec.k_dim : to_int32(v_head_dim, kWhere, "v_head_dim", 1);
+  spec.latent_dim = latent_dim.is_none() ? 0 : to_int32(latent_dim, kWhere, "latent_dim", 1);
+  const bool latent = spec.latent_dim > 0;
+  spec.v_dim =
+      v_head_dim.is_none() ? (latent ? 0 : spec.k_dim) : to_int32(v_head_dim, kWhere, "v_head_dim", latent ? 0 : 1);
   spec.kv_format = to_cell_format(dtype, kWhere);
   spec.weight_dtype = to_weight_dtype(weight_dtype, kWhere, "weight_dtype").value_or(spec.weight_dtype);
   if (!activation.is_none()) {
@@ -250,11 +253,13 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
         "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
         py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
-        py::arg("activation") = py::none(), py::arg("device") = py::none(),
+        py::arg("activation") = py::none(), py::arg("device") = py::none(), py::kw_only(),
+        py::arg("latent_dim") = py::none(),
         R"(Compiles, now and not in the middle of a conversation, the kernels that a model of this shape needs.
 
 For models of your own; those of ``kvtrie.models`` see to it themselves. Covers all that a cache does with ``heads``
-query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same) stored as
+query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same;
+``latent_dim``: as of ``caches.CausalCache``) stored as
 ``dtype`` (attend, attend_qkv, put, moving, shifting, paging), ``matmul`` of any number of rows with packed weights of
 ``weight_dtype`` (unpacked ones where CLBlast takes those), ``matmul_gated`` with ``activation`` if given, ``embedding``,
 ``rms_norm``, ``add``, ``rope``, ``argmax`` and ``sample``. Other operations compile when they are first called. Takes

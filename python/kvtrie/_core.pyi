@@ -313,6 +313,8 @@ class ops:  # noqa: N801
         weight_dtype: str = "float32",
         activation: Optional[str] = None,
         device: Place = None,
+        *,
+        latent_dim: Optional[int] = None,
     ) -> None: ...
 
 class Snapshot:
@@ -338,6 +340,7 @@ class CausalCache:
         capacity: int,
         *,
         v_head_dim: Optional[int] = None,
+        latent_dim: Optional[int] = None,
         dtype: str = "float16",
         window: Optional[int] = None,
         memory: Optional[int] = None,
@@ -359,6 +362,8 @@ class CausalCache:
     def head_dim(self) -> int: ...
     @property
     def v_head_dim(self) -> int: ...
+    @property
+    def latent_dim(self) -> Optional[int]: ...
     @property
     def dtype(self) -> str: ...
     @property
