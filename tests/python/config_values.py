@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sweep_latent import LATENT_VALUES
 from sweep_recurrent import RECURRENT_VALUES
 
 Raw = dict[str, Any]
@@ -43,6 +44,7 @@ _ROPE = [
 # Values by key: of fields whose type says little, and of keys that transformers' code reads though no field has them.
 SPECIAL: dict[str, list[Any]] = {
     **RECURRENT_VALUES,
+    **LATENT_VALUES,
     "architectures": [None, [], ["MistralForCausalLM"], ["LlamaForSequenceClassification"]],
     "model_type": [None, "mistral", "gemma2", "qwen3"],
     "hidden_act": ["gelu", "gelu_pytorch_tanh", "relu", "swish", "quick_gelu"],

@@ -28,7 +28,7 @@ from sweep_families import FAMILIES
 VOCAB_SHARED = 64  # tokens that the vocabularies of all variants have
 
 # A family for each kind of part; the others are played in CI.
-QUICK = ("qwen3_moe-normed",)
+QUICK = ("qwen3_moe-normed", "deepseek_v3-yarn")
 
 
 def marked(names: Any) -> list[Any]:
