@@ -102,5 +102,5 @@ def test_layers_that_keep_something_else_are_refused() -> None:
 
 @pytest.mark.parametrize("name", hf.LATENT)
 def test_models_that_make_keys_of_what_they_cache_cannot_attend_in_cells(name: str) -> None:
-    with pytest.raises(kv.errors.NotSupportedError, match="form: got 'cells' for Deepseek.*allowed.*'copy'"):
+    with pytest.raises(kv.errors.NotSupportedError, match=r"form: got 'cells' for Deepseek.*allowed.*'copy'"):
         kv.hf.Cache(hf.tiny(name), form="cells")
