@@ -21,6 +21,7 @@ from ..latent_gguf import LATENT_LEAVES, latent_from_gguf
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..settings import Settings, neutral, read
+from ..stored import IMAGES
 from .glm4_moe import EXPERTS, Dots1
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def _shares_from_gguf(d: Description) -> dict[str, object]:
 class DeepseekV3(LatentModel, Dots1):
     family = "deepseek_v3"
     architectures: ClassVar[tuple[str, ...]] = ("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration")
-    also = ("kimi_k2",)
+    also: ClassVar[tuple[str, ...]] = ("kimi_k2",)
     outer = "kimi_k25"
+    ignored: ClassVar[Mapping[str, str]] = {**IMAGES, "mm_projector.*": IMAGES["multi_modal_projector.*"]}
     settings: ClassVar[Settings] = {
         **COMMON,
         **EXPERTS,

@@ -57,7 +57,11 @@ class Dots1(CausalModel):
             lambda d: {**d.attending(), **scored_from_gguf(d)}, SHARED_LEAVES, settings=gguf_settings.SCORED
         )
     }
-    defaults = {"max_position_embeddings": 2048, "num_key_value_heads": 32, "intermediate_size": 10_944}  # noqa: RUF012 (the same)
+    defaults: ClassVar[Mapping[str, object]] = {
+        "max_position_embeddings": 2048,
+        "num_key_value_heads": 32,
+        "intermediate_size": 10_944,
+    }
     shared = "shared_experts"
     experts_where_silent: Mapping[str, int] = {}  # sizes, where a file has none
     dense_where_silent = 0
@@ -121,7 +125,7 @@ class Glm4Moe(Dots1):
             settings=gguf_settings.SCORED,
         )
     }
-    defaults = {  # noqa: RUF012 (the same)
+    defaults: ClassVar[Mapping[str, object]] = {
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 8,
         "intermediate_size": 10_944,

@@ -22,6 +22,7 @@ class Glm4MoeLite(DeepseekV3):
     architectures = ("Glm4MoeLiteForCausalLM",)
     also = ()
     outer = ""
+    ignored: ClassVar[Mapping[str, str]] = {}
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # files are DeepSeek-V3's
     settings: ClassVar[Settings] = {
         **{key: value for key, value in DeepseekV3.settings.items() if key != "first_k_dense_replace"},
