@@ -59,8 +59,8 @@ KERNEL void route(IDS __global const float* restrict scores, ulong scores_offset
     factors[j] = (weighting == WEIGHTING_SIGMOID ? factors[j] : factors[j] / sum) + poison;
 }
 
-// What the two best of `count` ranks add up to.
-INLINE float best_two(__global const float* ranks, int count) {
+// What the `best` best of `count` ranks add up to, one or two of them.
+INLINE float sum_best(__global const float* ranks, int count, int best) {
   float first = -INFINITY, second = -INFINITY;
   for (int e = 0; e < count; ++e) {
     const float rank = ranks[e];
@@ -69,38 +69,38 @@ INLINE float best_two(__global const float* ranks, int count) {
     else if (rank > second)
       second = rank;
   }
-  return first + second;
+  return best == 1 ? first : first + second;
 }
 
 // Ranks of all groups but the `kept` best become -inf, the lower one first among equals.
-INLINE void keep_groups(__global float* ranks, int size, int groups, int kept) {
+INLINE void keep_groups(__global float* ranks, int size, int groups, int kept, int summed) {
   float last = INFINITY;
   int last_at = -1;
   for (int j = 0; j < kept; ++j) {
     float top = -INFINITY;
     int best = -1;
     for (int g = 0; g < groups; ++g) {
-      const float sum = best_two(ranks + g * size, size);
+      const float sum = sum_best(ranks + g * size, size, summed);
       const bool comes_later = sum < last || (sum == last && g > last_at);
       if (comes_later && (best < 0 || sum > top)) best = g, top = sum;
     }
     last = top, last_at = best;
   }
   for (int g = 0; g < groups; ++g) {
-    const float sum = best_two(ranks + g * size, size);
+    const float sum = sum_best(ranks + g * size, size, summed);
     if (sum > last || (sum == last && g <= last_at)) continue;
     for (int e = 0; e < size; ++e) ranks[g * size + e] = -INFINITY;
   }
 }
 
 // The k best by rank, which is an expert's share (its sigmoid, or its part of the softmax) and its bias; factors are made
-// of shares alone. Only experts of the `kept` groups whose two best ranks add up to most are taken. A score that is no
-// number comes last, and makes all factors of the row NaN. One work-item for each row.
+// of shares alone. Only experts of the `kept` groups whose `summed` best ranks (one or two) add up to most are taken. A
+// score that is no number comes last, and makes all factors of the row NaN. One work-item for each row.
 KERNEL void route_biased(IDS __global const float* restrict scores, ulong scores_offset,
                          __global const float* restrict bias, ulong bias_offset, int has_bias,
                          __global float* restrict ranks, ulong ranks_offset, __global int* restrict chosen,
                          ulong chosen_offset, __global float* restrict factors, ulong factors_offset, int rows,
-                         int experts, int k, int weighting, int groups, int kept) {
+                         int experts, int k, int weighting, int groups, int kept, int summed) {
   const int row = ID(0);
   if (row >= rows) return;
   scores += scores_offset + (ulong)row * experts;
@@ -121,7 +121,7 @@ KERNEL void route_biased(IDS __global const float* restrict scores, ulong scores
     const float rank = SHARE(e) + (has_bias ? bias[e] : 0.0f);
     ranks[e] = isnan(rank) ? -INFINITY : rank;
   }
-  if (kept < groups) keep_groups(ranks, experts / groups, groups, kept);
+  if (kept < groups) keep_groups(ranks, experts / groups, groups, kept, summed);
   float last = INFINITY, sum = 0.0f;
   int last_at = -1;
   for (int j = 0; j < k; ++j) {

@@ -142,7 +142,7 @@ Tensor CausalCache::attend_qkv(Forward& forward, std::int32_t layer, const Tenso
   require_readable(state_, open, layer, where);
   open.was_read = true;
   const Tensor out = state_->store->attend(index, *open.step, q, options);
-  return out.defined() ? out.reshape({open.rows, heads * shape().v_dim}) : out;
+  return out.defined() ? out.reshape({open.rows, heads * shape().value_dim()}) : out;
 }
 
 void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> except) {

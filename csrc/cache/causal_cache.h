@@ -121,7 +121,7 @@ class CausalCache final : public LayerCache, public std::enable_shared_from_this
   // cache, begins its next forward; kClosed then.
   Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
   // put and attend in one call for rows of q, k and v in one tensor [rows, heads * k_dim + kv_heads * (k_dim + v_dim)]
-  // float32 that are not yet normed or rotated (ops/qkv.h): gives [rows, heads * v_dim]. kNotSupported without a
+  // float32 that are not yet normed or rotated (ops/qkv.h): gives [rows, heads * value_dim]. kNotSupported without a
   // device.
   Tensor attend_qkv(Forward& forward, std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
                     const ops::AttentionOptions& options);

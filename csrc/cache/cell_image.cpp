@@ -25,6 +25,11 @@ void validate(const KvShape& shape) {
   };
   whole_blocks(shape.k_dim, "head_dim");
   whole_blocks(shape.v_dim, "v_head_dim");
+  whole_blocks(shape.latent_dim, "latent_dim");
+  require(shape.latent_dim <= shape.k_dim, "kv_shape", "latent_dim: got ", shape.latent_dim, ", allowed up to ",
+          shape.k_dim, ", the numbers of a key");
+  require(shape.latent_dim == 0 || shape.v_dim == 0, "kv_shape", "v_head_dim: got ", shape.v_dim,
+          ", allowed 0 with latent_dim: values are the ends of keys");
   shape.bytes();
 }
 
@@ -33,7 +38,7 @@ Tensor KvStore::put_qkv(std::uint32_t, const PreparedStep&, const Tensor&, const
 }
 
 void require_values(const KvShape& shape, std::string_view where) {
-  if (shape.v_dim > 0) return;
+  if (shape.value_dim() > 0) return;
   fail(ErrorKind::kNotSupported, where,
        "v_head_dim: got 0, allowed 1 or more: no V is kept that attention could weigh");
 }

@@ -42,6 +42,13 @@ reference::HostPool HostKvStore::pool(std::uint32_t layer, bool value) const {
   return {tensor.host_data(), shape_.format, shape_.kv_heads, shape_.cells, shape_.dim(value)};
 }
 
+reference::HostPool HostKvStore::values(std::uint32_t layer) const {
+  if (shape_.latent_dim == 0) return pool(layer, true);
+  reference::HostPool keys = pool(layer, false);
+  keys.first = shape_.k_dim - shape_.latent_dim;
+  return keys;
+}
+
 PreparedStepPtr HostKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                      std::uint32_t) {
   auto step = std::make_shared<Step>();
@@ -70,8 +77,8 @@ Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const 
   require_values(shape_, "host_kv_store.attend");
   reference::AttentionParams params{options.scale, options.softcap, {}};
   if (options.sinks.defined()) params.sinks = options.sinks.host_span<const float>();
-  Tensor out = Tensor::host(DType::kFloat32, {q.dim(0), q.dim(1), shape_.v_dim});
-  reference::attend_spans(q.host_span<const float>(), pool(layer, false), pool(layer, true),
+  Tensor out = Tensor::host(DType::kFloat32, {q.dim(0), q.dim(1), shape_.value_dim()});
+  reference::attend_spans(q.host_span<const float>(), pool(layer, false), values(layer),
                           static_cast<std::uint32_t>(q.dim(1)), static_cast<const Step&>(step).queries, params,
                           out.host_span<float>());
   return out;

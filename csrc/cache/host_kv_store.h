@@ -41,6 +41,7 @@ class HostKvStore final : public KvStore {
   struct Step;
 
   ops::reference::HostPool pool(std::uint32_t layer, bool value) const;
+  ops::reference::HostPool values(std::uint32_t layer) const;  // as attention reads them
   // Calls visit(image byte offset, pool pointer, bytes) for each run of rows that lies together on both sides.
   template <class Visit>
   void for_each_run(std::span<const CellSpan> spans, std::int32_t image_position, std::uint32_t image_cells,

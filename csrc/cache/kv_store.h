@@ -37,8 +37,11 @@ struct KvShape {
   std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;  // v_dim 0: no V is kept
   Cell cells = 0;
   const CellFormat* format = plain_format(DType::kFloat16);
+  // Above 0: the last so many numbers of a key are its value, too (ops/cells.h), and v_dim is 0.
+  std::uint32_t latent_dim = 0;
 
   std::uint32_t dim(bool value) const noexcept { return value ? v_dim : k_dim; }
+  std::uint32_t value_dim() const noexcept { return latent_dim > 0 ? latent_dim : v_dim; }  // that attention adds up
   std::uint64_t row_bytes(bool value) const noexcept { return format->row_bytes(dim(value)); }
   Shape rows(std::int64_t count, bool value, RowOrder order) const;  // of a tensor with the rows of `count` tokens
   std::uint64_t bytes_per_cell() const;                              // K and V of one cell in all layers
@@ -47,7 +50,7 @@ struct KvShape {
 
 // Throws kArgument or kType naming the member that no store can have; every store asks before it allocates.
 void validate(const KvShape& shape);
-// Throws kNotSupported when the store keeps no V, so that attention has nothing to weigh.
+// Throws kNotSupported when the store keeps no values, so that attention has nothing to weigh.
 void require_values(const KvShape& shape, std::string_view where);
 
 // Where consecutive rows of a k/v tensor go. Rows of the tensor that no run names are not stored.
@@ -113,7 +116,7 @@ class KvStore {
   // kNotSupported in a store without a device.
   virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                          const ops::QkvOptions& options);
-  // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32. kNotSupported with v_dim 0.
+  // q [rows, heads, k_dim] float32 -> [rows, heads, value_dim] float32. kNotSupported where that is 0.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],

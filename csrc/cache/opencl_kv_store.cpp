@@ -75,6 +75,7 @@ OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::ui
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
     layers_.push_back(
         ops::LayerCells::zeros(device_, *shape.format, shape.kv_heads, shape.cells, shape.k_dim, shape.v_dim));
+    layers_.back().latent_dim = shape.latent_dim;
   }
   device_->finish();  // a device that promised memory it does not have fails here
 }
@@ -94,7 +95,7 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
   }
   step->runs.reserve(runs.size());
   for (const RowRun& run : runs) step->runs.push_back({run.row, run.cell, run.length});
-  if (shape_.v_dim > 0) step->plan = ops::plan_attention(queries, ops::plan_limits(*device_));
+  if (shape_.value_dim() > 0) step->plan = ops::plan_attention(queries, ops::plan_limits(*device_));
   return step;
 }
 

@@ -13,7 +13,7 @@ namespace {
 // `kv`: rows of K and V on two axes, of which `kv_heads_axis` is the one of the heads.
 AttentionSizes sizes_of(const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(kv.k.dim(kv_heads_axis)),
-          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.v_dim()), kv.format};
+          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.value_dim()), kv.format};
 }
 
 void check_operands(const char* where, const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
@@ -21,7 +21,7 @@ void check_operands(const char* where, const Tensor& q, const LayerCells& kv, in
   check_dtype(where, "q", q, DType::kFloat32);
   check_rank(where, "q", q, 3);
   for (const auto& [name, tensor] : {std::pair("k", &kv.k), std::pair("v", &kv.v)}) {
-    check_same_device(where, name, *tensor, q);
+    if (kv.latent_dim == 0 || tensor == &kv.k) check_same_device(where, name, *tensor, q);
     check_rank(where, name, *tensor, 3);
     if (kv.format == nullptr || !kv.format->in_caches)
       fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed ", cell_format_names());
@@ -34,19 +34,38 @@ void check_operands(const char* where, const Tensor& q, const LayerCells& kv, in
           kv.k.dim(kv_heads_axis), " KV heads");
 }
 
+// The rows of values: those of V, or of K from the first number of a latent on.
+Tensor values_of(const LayerCells& pool) {
+  if (pool.latent_dim == 0) return pool.v;
+  const std::uint64_t before = pool.format->row_words(static_cast<std::uint64_t>(pool.k_dim() - pool.latent_dim));
+  const auto words = static_cast<std::int64_t>(pool.k.size());
+  return pool.k.reshape({words}).slice(static_cast<std::int64_t>(before), words);
+}
+
+void check_latent(const char* where, const LayerCells& pool) {
+  if (pool.latent_dim == 0) return;
+  require(pool.latent_dim > 0 && pool.latent_dim <= pool.k_dim() && pool.v_dim() == 0 &&
+              (pool.k_dim() - pool.latent_dim) % pool.format->block_numbers == 0 &&
+              pool.latent_dim % pool.format->block_numbers == 0,
+          where, "latent_dim: got ", pool.latent_dim, ", allowed up to the ", pool.k_dim(),
+          " numbers of a key, whole blocks of its format, without a V of its own");
+}
+
 // Words from one of `axis` to the next.
 std::uint64_t stride(const Tensor& rows, int axis) {
   return static_cast<std::uint64_t>(axis == 0 ? rows.dim(1) * rows.dim(2) : rows.dim(2));
 }
 
 AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_axis) {
-  return {stride(kv.k, kv_heads_axis), stride(kv.k, cells_axis), stride(kv.v, kv_heads_axis), stride(kv.v, cells_axis)};
+  const Tensor& values = kv.latent_dim > 0 ? kv.k : kv.v;
+  return {stride(kv.k, kv_heads_axis), stride(kv.k, cells_axis), stride(values, kv_heads_axis),
+          stride(values, cells_axis)};
 }
 
 // As choose_attention_variant asks.
-bool aligned(const Tensor& q, const LayerCells& kv, const AttentionStrides& strides) {
+bool aligned(const Tensor& q, const LayerCells& kv, const Tensor& values, const AttentionStrides& strides) {
   const std::uint64_t words =
-      kv.k.offset() | kv.v.offset() | strides.k_head | strides.k_cell | strides.v_head | strides.v_cell;
+      kv.k.offset() | values.offset() | strides.k_head | strides.k_cell | strides.v_head | strides.v_cell;
   return q.offset() % 2 == 0 && words * kv.format->word_bytes() % 16 == 0;
 }
 
@@ -102,14 +121,17 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
 Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& plan, const AttentionOptions& options) {
   constexpr const char* kWhere = "ops.attend_spans";
   check_operands(kWhere, q, pool, 0);
+  check_latent(kWhere, pool);
   check_options(kWhere, options, q);
   require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
   require(plan.end_cell() <= pool.cells(), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
           pool.cells(), " as in the pool");
   const AttentionSizes sizes = sizes_of(q, pool, 0);
   const AttentionStrides strides = strides_of(pool, 0, 1);
-  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, aligned(q, pool, strides));
-  return AttentionLaunch::run(variant, sizes, strides, q, pool.k, pool.v, Tensor(), plan, options);
+  const Tensor values = values_of(pool);
+  const bool is_aligned = aligned(q, pool, values, strides);
+  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned);
+  return AttentionLaunch::run(variant, sizes, strides, q, pool.k, values, Tensor(), plan, options);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
@@ -129,7 +151,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionStrides strides = strides_of(rows, 1, 0);
   const AttentionVariant variant =
-      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, strides));
+      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides));
   return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }
 

@@ -55,7 +55,7 @@ class DevicePlan {
 DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
 
 // q [rows, heads, k_dim] float32; heads must be a multiple of the pool's KV heads. Returns float32 [rows, heads,
-// v_dim].
+// value_dim]: with latent keys no V is read.
 Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& plan, const AttentionOptions& options);
 
 // q [tokens, heads, k_dim] float32; k [n, kv_heads, k_dim], v [n, kv_heads, v_dim], float32 or float16; mask undefined

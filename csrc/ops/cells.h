@@ -31,10 +31,16 @@
 namespace kvtrie::ops {
 
 // K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of the format. v_dim may be 0: V then has
-// no elements, here and in every tensor of V rows.
+// no elements, here and in every tensor of V rows. Attention then has nothing to weigh, unless keys are *latent*: the
+// last `latent_dim` numbers of a key are its value, too, so that one row is read for both (multi-head latent attention,
+// DeepSeek-AI 2024, arXiv 2405.04434). What rotates stands at the front of a key:
+//
+//     row of K   [ rotated | latent ]        k_dim = rotated + latent_dim
+//                          '-- value --'
 struct LayerCells {
   Tensor k, v;
   const CellFormat* format = nullptr;  // null: there is none for the dtype, and every operation says so
+  std::int64_t latent_dim = 0;         // 0: values are rows of V
 
   LayerCells() = default;
   // Numbers as they are: a row of K is k_dim numbers of K's dtype, likewise V.
@@ -49,7 +55,8 @@ struct LayerCells {
   std::int64_t cells() const { return k.dim(1); }
   std::int64_t k_dim() const { return dim_of(k); }
   std::int64_t v_dim() const { return dim_of(v); }
-  std::uint64_t bytes_per_cell() const;  // K and V of one cell in this layer
+  std::int64_t value_dim() const { return latent_dim > 0 ? latent_dim : v_dim(); }  // of what attention adds up
+  std::uint64_t bytes_per_cell() const;                                             // K and V of one cell in this layer
 
  private:
   std::int64_t dim_of(const Tensor& rows) const {

@@ -40,8 +40,10 @@ void check_choice(const Tensor& scores, std::int64_t k, std::int64_t most) {
 
 void check_ranking(const Tensor& scores, const Ranking& ranking) {
   const std::int64_t experts = scores.dim(1), groups = ranking.groups;
-  require(groups == 1 || (groups >= 1 && experts % groups == 0 && experts / groups >= 2), kRoute, "groups: got ",
-          groups, ", allowed 1, or groups of two or more of the ", experts, " experts");
+  require(ranking.summed == 1 || ranking.summed == 2, kRoute, "summed: got ", ranking.summed, ", allowed 1 or 2");
+  require(groups == 1 || (groups >= 1 && experts % groups == 0 && experts / groups >= ranking.summed), kRoute,
+          "groups: got ", groups, ", allowed 1, or groups of ", ranking.summed, " or more of the ", experts,
+          " experts");
   require(ranking.kept >= 1 && ranking.kept <= groups, kRoute, "kept: got ", ranking.kept, ", allowed 1 to the ",
           groups, " groups");
   if (!ranking.bias.defined()) return;

@@ -34,11 +34,11 @@ struct Routes {
 Routes route(const Tensor& scores, std::int64_t k, Weighting weighting);
 
 // The same, the best by rank: an expert's sigmoid or softmax, as its factor is made of, and its bias (float32
-// [experts]; undefined: none). Experts lie in `groups` of equal size, two or more; those of the `kept` groups are taken
-// whose two best ranks add up to most. 1 <= kept <= groups, k <= experts in kept groups.
+// [experts]; undefined: none). Experts lie in `groups` of equal size; those of the `kept` groups are taken whose
+// `summed` best ranks, one or two, add up to most. 1 <= kept <= groups, k <= experts in kept groups.
 struct Ranking {
   Tensor bias;
-  std::int64_t groups = 1, kept = 1;
+  std::int64_t groups = 1, kept = 1, summed = 2;
 };
 Routes route_biased(const Tensor& scores, std::int64_t k, Weighting weighting, const Ranking& ranking);
 

@@ -37,7 +37,8 @@ void enqueue_route_biased(const Tensor& scores, Weighting weighting, const Ranki
                 ranks.offset(), routes.chosen.buffer(), routes.chosen.offset(), routes.factors.buffer(),
                 routes.factors.offset(), static_cast<std::int32_t>(rows), static_cast<std::int32_t>(scores.dim(1)),
                 static_cast<std::int32_t>(routes.chosen.dim(1)), static_cast<std::int32_t>(weighting),
-                static_cast<std::int32_t>(ranking.groups), static_cast<std::int32_t>(ranking.kept));
+                static_cast<std::int32_t>(ranking.groups), static_cast<std::int32_t>(ranking.kept),
+                static_cast<std::int32_t>(ranking.summed));
 }
 
 void enqueue_scale_rows(const Tensor& x, const Tensor& factors, const Tensor& y) {
@@ -92,16 +93,17 @@ bool route_agrees(const cl::DevicePtr& device) {
   return true;
 }
 
-// Six experts, in three groups of which two are kept, with a bias that moves the choice.
+// Six experts, in three groups of which two are kept by one or two of each, with a bias that moves the choice.
 bool route_biased_agrees(const cl::DevicePtr& device) {
   constexpr std::int64_t kAll = 6;
   const std::vector<float> scores = numbers(kRows * kAll, 0.3f, -4.0f), bias = numbers(kAll, -0.05f, 0.4f);
   for (const Weighting weighting : {Weighting::kSigmoid, Weighting::kNormed, Weighting::kSigmoidNormed}) {
+    const std::int64_t summed = weighting == Weighting::kNormed ? 1 : 2;
     const Routes routes{Tensor::empty(device, DType::kInt32, {kRows, kChoices}),
                         Tensor::empty(device, DType::kFloat32, {kRows, kChoices})};
-    enqueue_route_biased(upload(device, scores, {kRows, kAll}), weighting, {upload(device, bias, {kAll}), 3, 2},
+    enqueue_route_biased(upload(device, scores, {kRows, kAll}), weighting, {upload(device, bias, {kAll}), 3, 2, summed},
                          routes);
-    const reference::Routes wanted = reference::route_biased(scores, bias, kChoices, weighting, 3, 2);
+    const reference::Routes wanted = reference::route_biased(scores, bias, kChoices, weighting, 3, 2, summed);
     if (read_back<std::int32_t>(routes.chosen) != wanted.chosen) return false;
     if (!all_close(read_back<float>(routes.factors), wanted.factors, 1e-5f)) return false;
   }

@@ -40,21 +40,23 @@ struct AttentionParams {
   float softcap = 0.0f;
   std::span<const float> sinks;  // empty, or [heads]
 };
-// One pool (K or V) on the host: the rows of [kv_heads, cells].
+// One pool (K or V) on the host: the rows of [kv_heads, cells]. `first`: what is read of a row begins at this number,
+// where the ends of keys are values (LayerCells::latent_dim).
 struct HostPool {
   std::byte* data = nullptr;
   const CellFormat* format = nullptr;
   std::uint32_t kv_heads = 0;
   std::uint64_t cells = 0;
   std::uint32_t dim = 0;
+  std::uint32_t first = 0;
 
   std::size_t row_bytes() const noexcept { return format->row_bytes(dim); }
   std::byte* row(std::uint32_t head, std::uint64_t cell) const noexcept {
-    return data + (head * cells + cell) * row_bytes();
+    return data + (head * cells + cell) * row_bytes() + format->row_bytes(first);
   }
 };
-// q [rows, heads, k_dim]; out [rows, heads, v_dim]. A key is visible when its position is in the row's bounds. Hidden
-// and unnamed cells are never read.
+// q [rows, heads, k_dim]; out [rows, heads, v.dim - v.first]. A key is visible when its position is in the row's
+// bounds. Hidden and unnamed cells are never read.
 void attend_spans(std::span<const float> q, const HostPool& k, const HostPool& v, std::uint32_t heads,
                   std::span<const QueryRows> queries, const AttentionParams& params, std::span<float> out);
 // q [tokens, heads, k_dim]; k, v [n, kv_heads, dim]; mask empty or [tokens, n].
@@ -150,7 +152,7 @@ struct Routes {
 Routes route(std::span<const float> scores, std::size_t experts, std::size_t k, Weighting weighting);
 // bias [experts].
 Routes route_biased(std::span<const float> scores, std::span<const float> bias, std::size_t k, Weighting weighting,
-                    std::size_t groups, std::size_t kept);
+                    std::size_t groups, std::size_t kept, std::size_t summed = 2);
 std::vector<float> scale_rows(std::span<const float> x, std::span<const float> factors, std::size_t dim);
 std::vector<float> weighted_sum(std::span<const float> x, std::span<const float> factors, std::size_t k,
                                 std::size_t dim);

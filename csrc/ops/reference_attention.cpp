@@ -87,13 +87,13 @@ void store_number(void* data, DType dtype, std::size_t index, float value) noexc
 
 void attend_spans(std::span<const float> q, const HostPool& k, const HostPool& v, std::uint32_t heads,
                   std::span<const QueryRows> queries, const AttentionParams& params, std::span<float> out) {
-  const std::uint32_t group = heads / k.kv_heads;
+  const std::uint32_t group = heads / k.kv_heads, v_dim = v.dim - v.first;
   for (const QueryRows& query : queries) {
     for (std::uint32_t i = 0; i < query.count; ++i) {
       for (std::uint32_t head = 0; head < heads; ++head) {
         const std::vector<Key> keys = keys_of(query, i, head / group, k, v);
         const std::size_t line = (std::size_t{query.row} + i) * heads + head;
-        attend_row(&q[line * k.dim], keys, {k.format, k.dim, v.dim}, params, head, &out[line * v.dim]);
+        attend_row(&q[line * k.dim], keys, {k.format, k.dim, v_dim}, params, head, &out[line * v_dim]);
       }
     }
   }

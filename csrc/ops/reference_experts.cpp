@@ -32,14 +32,14 @@ std::vector<double> shares_of(std::span<const float> scores, Weighting weighting
 }
 
 // Ranks of all groups but the `kept` best become -inf.
-void keep_groups(std::vector<float>& ranks, std::size_t groups, std::size_t kept) {
+void keep_groups(std::vector<float>& ranks, std::size_t groups, std::size_t kept, std::size_t summed) {
   const std::size_t size = ranks.size() / groups;
   std::vector<float> sums;
   for (std::size_t g = 0; g < groups; ++g) {
     std::vector<float> own(ranks.begin() + static_cast<std::ptrdiff_t>(g * size),
                            ranks.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
     std::sort(own.begin(), own.end(), std::greater<>());
-    sums.push_back(own[0] + own[1]);
+    sums.push_back(summed == 1 ? own[0] : own[0] + own[1]);
   }
   const std::vector<std::int32_t> order = ranked(sums);
   for (std::size_t i = kept; i < groups; ++i)
@@ -50,7 +50,7 @@ void keep_groups(std::vector<float>& ranks, std::size_t groups, std::size_t kept
 }  // namespace
 
 Routes route_biased(std::span<const float> scores, std::span<const float> bias, std::size_t k, Weighting weighting,
-                    std::size_t groups, std::size_t kept) {
+                    std::size_t groups, std::size_t kept, std::size_t summed) {
   const bool normed = weighting == Weighting::kNormed || weighting == Weighting::kSigmoidNormed;
   const std::size_t experts = bias.size();
   Routes routes;
@@ -58,7 +58,7 @@ Routes route_biased(std::span<const float> scores, std::span<const float> bias, 
     const std::vector<double> shares = shares_of(scores.subspan(row * experts, experts), weighting);
     std::vector<float> ranks;
     for (std::size_t e = 0; e < experts; ++e) ranks.push_back(static_cast<float>(shares[e]) + bias[e]);
-    if (kept < groups) keep_groups(ranks, groups, kept);
+    if (kept < groups) keep_groups(ranks, groups, kept, summed);
     const std::vector<std::int32_t> order = ranked(ranks);
     double sum = 0.0;
     for (std::size_t i = 0; i < k; ++i) sum += shares[static_cast<std::size_t>(order[i])];

@@ -28,7 +28,9 @@ void warm_up_small(const cl::DevicePtr& device, DType table_dtype) {
 }
 
 LayerCells pool_of(const cl::DevicePtr& device, const WarmUp& spec, std::int64_t cells) {
-  return LayerCells::zeros(device, *spec.kv_format, spec.kv_heads, cells, spec.k_dim, spec.v_dim);
+  LayerCells pool = LayerCells::zeros(device, *spec.kv_format, spec.kv_heads, cells, spec.k_dim, spec.v_dim);
+  pool.latent_dim = spec.latent_dim;
+  return pool;
 }
 
 // Rows in by either form, moved, turned, and read back: what editing and paging do.
@@ -65,7 +67,11 @@ void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
   require(spec.heads > 0 && spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0, kWhere, "heads: got ", spec.heads,
           " and ", spec.kv_heads, " KV heads, allowed multiples");
   require(spec.k_dim > 1 && spec.k_dim % 2 == 0, kWhere, "head_dim: got ", spec.k_dim, ", allowed even numbers from 2");
-  require(spec.v_dim > 0, kWhere, "v_head_dim: got ", spec.v_dim, ", allowed 1 or more");
+  const bool latent = spec.latent_dim > 0;
+  require(latent ? spec.v_dim == 0 : spec.v_dim > 0, kWhere, "v_head_dim: got ", spec.v_dim,
+          latent ? ", allowed 0 with latent_dim" : ", allowed 1 or more");
+  require(spec.latent_dim >= 0 && spec.latent_dim <= spec.k_dim, kWhere, "latent_dim: got ", spec.latent_dim,
+          ", allowed up to ", spec.k_dim, ", the numbers of a key");
   warm_up_small(device, is_quantised(spec.weight_dtype) ? DType::kFloat16 : static_cast<DType>(spec.weight_dtype));
   warm_up_cells(device, spec);
   warm_up_attention(device, spec);

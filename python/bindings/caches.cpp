@@ -33,9 +33,10 @@ Typed<"int | None"> limit_to_python(std::int32_t limit) {
 }
 
 CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
-                    const Typed<"int">& capacity, const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype,
-                    const Typed<"int | None">& window, const Typed<"int | None">& memory,
-                    const Typed<"int | None">& chunk, const Typed<"Rope">& rope, const Typed<"Place">& device) {
+                    const Typed<"int">& capacity, const Typed<"int | None">& v_head_dim,
+                    const Typed<"int | None">& latent_dim, const Typed<"str">& dtype, const Typed<"int | None">& window,
+                    const Typed<"int | None">& memory, const Typed<"int | None">& chunk, const Typed<"Rope">& rope,
+                    const Typed<"Place">& device) {
   CausalCache::Options options;
   options.visibility = {to_limit(window, "window"), to_limit(chunk, "chunk")};
   options.memory = to_limit(memory, "memory");
@@ -46,7 +47,8 @@ CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& k
   shape.layers = static_cast<std::uint32_t>(options.layers.size());
   shape.kv_heads = to_count(kv_heads, "kv_heads");
   shape.k_dim = to_count(head_dim, "head_dim");
-  shape.v_dim = v_head_dim.is_none() ? shape.k_dim
+  shape.latent_dim = latent_dim.is_none() ? 0 : to_count(latent_dim, "latent_dim");
+  shape.v_dim = v_head_dim.is_none() ? (shape.latent_dim > 0 ? 0 : shape.k_dim)
                                      : static_cast<std::uint32_t>(to_int32(v_head_dim, "CausalCache", "v_head_dim", 0));
   shape.cells = to_count(capacity, "capacity");
   shape.format = to_cell_format(dtype, "CausalCache");
@@ -109,6 +111,10 @@ void add_properties(Class& c) {
   c.def_property_readonly(
       "v_head_dim", [](const CausalCache& self) { return self.shape().v_dim; }, "Numbers per head of V.");
   c.def_property_readonly(
+      "latent_dim",
+      [](const CausalCache& self) { return limit_to_python(static_cast<std::int32_t>(self.shape().latent_dim)); },
+      "Numbers at the end of each key that are its value, too; None where values are rows of V.");
+  c.def_property_readonly(
       "dtype", [](const CausalCache& self) { return self.shape().format->name; }, "How K and V are kept.");
   c.def_property_readonly(
       "window", [](const CausalCache& self) { return limit_to_python(self.visibility().window); },
@@ -150,7 +156,7 @@ where a row sees a key, else -inf.)");
         py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
         R"(Causal attention of this step's rows to their sequences, after ``put`` of that layer.
 
-q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, v_head_dim]; heads is a multiple of kv_heads. ``scale``,
+q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, v_head_dim], or latent_dim; heads is a multiple of kv_heads. ``scale``,
 ``softcap`` and ``sinks`` as in ``ops.attention``.)");
 }
 
@@ -200,7 +206,8 @@ It holds its cells until it goes; several holders share cells without a copy.)")
   Class c(m, "CausalCache", R"(K and V of a group of causal attention layers: a pool of cells, one for each token.
 
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``, ``v_head_dim``
-(default: head_dim): the shape of K and V. ``capacity``: cells, that is tokens. ``dtype``: how K and V are stored,
+(default: head_dim): the shape of K and V. ``latent_dim``: no V is kept, and the last so many numbers of a key are its
+value, too, as in multi-head latent attention; v is then put with 0 numbers. ``capacity``: cells, that is tokens. ``dtype``: how K and V are stored,
 "float16" or "float32". ``rope``: None, a dict (base, dims, scaling, interleaved; as in ``ops.rope``) or a list with one
 for each layer; needed only to remove tokens from the middle. ``window``: queries see that many keys, their own included.
 ``chunk``: queries see the tokens of their own chunk only. With either, a sequence releases what none of its later
@@ -211,9 +218,9 @@ best one; "host" is a plain reference in host memory and "null" stores nothing, 
 Sequences have numbers of the caller's choice. A cache that was given to a ``PrefixCache`` is driven by that one. Any
 thread may call.)");
   c.def(py::init(&make_cache), py::arg("layers"), py::arg("kv_heads"), py::arg("head_dim"), py::arg("capacity"),
-        py::kw_only(), py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("window") = py::none(),
-        py::arg("memory") = py::none(), py::arg("chunk") = py::none(), py::arg("rope") = py::none(),
-        py::arg("device") = py::none());
+        py::kw_only(), py::arg("v_head_dim") = py::none(), py::arg("latent_dim") = py::none(),
+        py::arg("dtype") = "float16", py::arg("window") = py::none(), py::arg("memory") = py::none(),
+        py::arg("chunk") = py::none(), py::arg("rope") = py::none(), py::arg("device") = py::none());
   add_properties(c);
   add_steps(c);
   add_cache_editing(c, kDocs);

@@ -105,13 +105,17 @@ std::vector<Tensor> split(const Typed<"ArrayLike">& x, const Typed<"Integers">& 
 
 void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
              const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype, const Typed<"str">& weight_dtype,
-             const Typed<"str | None">& activation, const Typed<"Place">& device, const Typed<"str">& precision) {
+             const Typed<"str | None">& activation, const Typed<"Place">& device, const Typed<"str">& precision,
+             const Typed<"int | None">& latent_dim) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);
   spec.kv_heads = to_int32(kv_heads, kWhere, "kv_heads", 1);
   spec.k_dim = to_int32(head_dim, kWhere, "head_dim", 2);
-  spec.v_dim = v_head_dim.is_none() ? spec.k_dim : to_int32(v_head_dim, kWhere, "v_head_dim", 1);
+  spec.latent_dim = latent_dim.is_none() ? 0 : to_int32(latent_dim, kWhere, "latent_dim", 1);
+  const bool latent = spec.latent_dim > 0;
+  spec.v_dim =
+      v_head_dim.is_none() ? (latent ? 0 : spec.k_dim) : to_int32(v_head_dim, kWhere, "v_head_dim", latent ? 0 : 1);
   spec.kv_format = to_cell_format(dtype, kWhere);
   spec.weight_dtype = to_weight_dtype(weight_dtype, kWhere, "weight_dtype").value_or(spec.weight_dtype);
   if (!activation.is_none()) {
@@ -257,11 +261,12 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
         py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
         py::arg("activation") = py::none(), py::arg("device") = py::none(), py::kw_only(),
-        py::arg("precision") = "auto",
+        py::arg("precision") = "auto", py::arg("latent_dim") = py::none(),
         R"(Compiles, now and not in the middle of a conversation, the kernels that a model of this shape needs.
 
 For models of your own; those of ``kvtrie.models`` see to it themselves. Covers all that a cache does with ``heads``
-query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same) stored as
+query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same;
+``latent_dim``: as of ``caches.CausalCache``) stored as
 ``dtype`` (attend, attend_qkv, put, moving, shifting, paging), ``matmul`` of any number of rows with packed weights of
 ``weight_dtype`` and ``precision`` (unpacked ones where CLBlast takes those), ``matmul_gated`` with ``activation`` if given, ``embedding``,
 ``rms_norm``, ``add``, ``rope``, ``argmax`` and ``sample``. Other operations compile when they are first called. Takes

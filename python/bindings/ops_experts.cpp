@@ -15,16 +15,16 @@ namespace {
 
 Typed<"tuple[Tensor, Tensor]"> route(const Typed<"ArrayLike">& scores, const Typed<"int">& k,
                                      const Typed<"str">& weighting, const Typed<"ArrayLike | None">& bias,
-                                     const Typed<"int">& groups, const Typed<"int">& kept) {
+                                     const Typed<"int">& groups, const Typed<"int">& kept, const Typed<"int">& summed) {
   const ops::Weighting wanted = ops::weighting_from_name(std::string(to_text(weighting, "route", "weighting")));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const Placement place = placement_among({scores, bias});
   const Tensor a = to_tensor(scores, place, "route", "scores");
   const std::int64_t count = to_integer(k, "route", "k", 0, kMost);
-  const ops::Ranking ranking{to_optional_tensor(bias, place, "route", "bias"),
-                             to_integer(groups, "route", "groups", 0, kMost),
-                             to_integer(kept, "route", "kept", 0, kMost)};
-  const bool plain = !ranking.bias.defined() && ranking.groups == 1 && ranking.kept == 1;
+  const ops::Ranking ranking{
+      to_optional_tensor(bias, place, "route", "bias"), to_integer(groups, "route", "groups", 0, kMost),
+      to_integer(kept, "route", "kept", 0, kMost), to_integer(summed, "route", "summed", 0, kMost)};
+  const bool plain = !ranking.bias.defined() && ranking.groups == 1 && ranking.kept == 1 && ranking.summed == 2;
   ops::Routes routes =
       without_gil([&] { return plain ? ops::route(a, count, wanted) : ops::route_biased(a, count, wanted, ranking); });
   return py::make_tuple(std::move(routes.chosen), std::move(routes.factors));
@@ -98,14 +98,14 @@ undefined. ``set[i]`` is one of them, in place. Raises ``ArgumentError`` when th
   c.def("__len__", &ops::PackedSet::count);
   m.def(
       "route", &route, py::arg("scores"), py::arg("k"), py::arg("weighting"), py::arg("bias") = py::none(),
-      py::arg("groups") = 1, py::arg("kept") = 1,
+      py::arg("groups") = 1, py::arg("kept") = 1, py::arg("summed") = 2,
       R"(Which experts rows go to: scores float32 [rows, experts] -> (chosen int32 [rows, k], factors float32 [rows, k]).
 
 The ``k`` best, best first, the lower index first among equals. ``weighting``: "sigmoid" of an expert's score, "softmax", its
 share of all experts, "normed", its share of the k, or "sigmoid_normed", its sigmoid's share of those of the k. With ``bias``
 float32 [experts] the best are those whose sigmoid or softmax and bias add up to most; factors are made without it. With
-``groups`` of equal size, experts of the ``kept`` groups are taken whose two best add up to most. A NaN among the scores
-of a row makes its factors NaN.)");
+``groups`` of equal size, experts of the ``kept`` groups are taken whose ``summed`` best, 1 or 2, add up to most. A NaN
+among the scores of a row makes its factors NaN.)");
   m.def("scale_rows", &scale_rows, py::arg("x"), py::arg("factors"),
         "x float32 [rows, dim] times each of factors [rows, k] -> [rows, k, dim].");
   m.def("weighted_sum", &weighted_sum, py::arg("x"), py::arg("factors") = py::none(),

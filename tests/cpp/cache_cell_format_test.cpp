@@ -153,6 +153,29 @@ TEST_P(CellFormats, AttentionReadsWhatIsKept) {
   EXPECT_EQ(numbers(store.attend(1, *step, q, {})), numbers(wanted.attend(1, *other, q, {})));
 }
 
+// A store whose values are the ends of its keys gives the bits of one that has them apart.
+TEST_P(CellFormats, LatentKeysAreReadForBoth) {
+  constexpr std::uint32_t kRows = 40, kRotated = 32;
+  KvShape latent = shape(), apart = shape();
+  latent.latent_dim = kK - kRotated, latent.v_dim = 0;
+  apart.v_dim = latent.latent_dim;
+  EXPECT_EQ(latent.bytes_per_cell(), 2 * 2 * GetParam()->row_bytes(kK));
+  const Tensor k = rows_of(1, kRows, false), none = Tensor::host(DType::kFloat32, {kRows, 2, 0});
+  Tensor v = Tensor::host(DType::kFloat32, {kRows, 2, apart.v_dim}), q = Tensor::host(DType::kFloat32, {kRows, 4, kK});
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v.host_span<float>()[i] = k.host_span<const float>()[i / apart.v_dim * kK + kRotated + i % apart.v_dim];
+  for (std::size_t i = 0; i < q.size(); ++i) q.host_span<float>()[i] = 1e-4f * static_cast<float>(i % 17);
+  const auto attended = [&](const KvShape& of, const Tensor& values) {
+    HostKvStore store(of);
+    const CellSpans keys{{7, kRows, 0}};
+    const PreparedStepPtr step =
+        store.prepare(std::vector<RowRun>{{0, 7, kRows}}, std::vector<ops::QueryRows>{{0, kRows, 0, keys}}, kRows);
+    store.put(1, *step, k, values);
+    return numbers(store.attend(1, *step, q, {}));
+  };
+  EXPECT_EQ(attended(latent, none), attended(apart, v));
+}
+
 TEST_P(CellFormats, RotationIsThatOfTheNumbersAndLeavesTheRest) {
   HostKvStore store(shape());
   put(store, 0, 8);
@@ -193,9 +216,9 @@ INSTANTIATE_TEST_SUITE_P(Every, CellFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& each) { return each.param->name; });
 
 TEST(CellFormatLimits, RowsAreWholeBlocks) {
-  const auto refused = [](std::uint32_t k_dim, std::uint32_t v_dim) -> std::string {
+  const auto refused = [](std::uint32_t k_dim, std::uint32_t v_dim, std::uint32_t latent_dim = 0) -> std::string {
     try {
-      validate({1, 1, k_dim, v_dim, 8, &kBlocks});
+      validate({1, 1, k_dim, v_dim, 8, &kBlocks, latent_dim});
     } catch (const Error& error) {
       return error.what();
     }
@@ -205,6 +228,11 @@ TEST(CellFormatLimits, RowsAreWholeBlocks) {
   EXPECT_EQ(refused(64, 0), "");
   EXPECT_EQ(refused(80, 32), "[kv_shape] head_dim: got 80, allowed multiples of 32, a block of blocks");
   EXPECT_EQ(refused(64, 48), "[kv_shape] v_head_dim: got 48, allowed multiples of 32, a block of blocks");
+  EXPECT_EQ(refused(64, 0, 32), "");
+  EXPECT_EQ(refused(64, 0, 48), "[kv_shape] latent_dim: got 48, allowed multiples of 32, a block of blocks");
+  EXPECT_EQ(refused(64, 0, 96), "[kv_shape] latent_dim: got 96, allowed up to 64, the numbers of a key");
+  EXPECT_EQ(refused(64, 32, 32),
+            "[kv_shape] v_head_dim: got 32, allowed 0 with latent_dim: values are the ends of keys");
 }
 
 using CellFormatDevice = TensorTest;

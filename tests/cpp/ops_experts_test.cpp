@@ -49,16 +49,17 @@ TEST_F(OpsExpertsTest, RoutesAgreeInWorkGroups) {
 TEST_F(OpsExpertsTest, RoutesWithABiasAndGroupsAgree) {
   for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
     const ForcedFamily forced(family);
-    for (const auto& [rows, experts, k, groups, kept] :
-         {std::tuple{1, 1, 1, 1, 1}, std::tuple{3, 8, 2, 1, 1}, std::tuple{70, 16, 4, 4, 2},
-          std::tuple{5, 256, 8, 8, 4}, std::tuple{9, 12, 12, 3, 3}}) {
+    for (const auto& [rows, experts, k, groups, kept, summed] :
+         {std::tuple{1, 1, 1, 1, 1, 2}, std::tuple{3, 8, 2, 1, 1, 2}, std::tuple{70, 16, 4, 4, 2, 2},
+          std::tuple{70, 16, 4, 4, 2, 1}, std::tuple{5, 256, 8, 8, 4, 2}, std::tuple{9, 12, 12, 3, 3, 2},
+          std::tuple{6, 5, 2, 5, 3, 1}}) {
       SCOPED_TRACE(cat(rows, " rows, ", experts, " experts, ", k, " chosen, ", kept, " of ", groups, ", seed ", kSeed));
       Random random(92);
       const auto scores = random.normals(rows * experts, 2.0f), bias = random.normals(experts, 0.3f);
       for (const Weighting weighting : kBiased) {
-        const Routes got =
-            route_biased(upload(scores, {rows, experts}), k, weighting, {upload(bias, {experts}), groups, kept});
-        const reference::Routes wanted = reference::route_biased(scores, bias, k, weighting, groups, kept);
+        const Routes got = route_biased(upload(scores, {rows, experts}), k, weighting,
+                                        {upload(bias, {experts}), groups, kept, summed});
+        const reference::Routes wanted = reference::route_biased(scores, bias, k, weighting, groups, kept, summed);
         EXPECT_EQ(download<std::int32_t>(got.chosen), wanted.chosen);
         expect_close(download(got.factors), wanted.factors, kSmallSums);
       }
@@ -196,6 +197,9 @@ TEST_F(OpsExpertsTest, WrongArgumentsAreNamed) {
     return refused([&] { route_biased(six, k, Weighting::kSigmoid, ranking); });
   };
   EXPECT_TRUE(contains(biased(1, {{}, 4, 1}), "groups: got 4"));
+  EXPECT_TRUE(contains(biased(1, {{}, 6, 1}), "groups: got 6"));
+  EXPECT_TRUE(contains(biased(1, {{}, 7, 1, 1}), "groups: got 7"));
+  EXPECT_TRUE(contains(biased(1, {{}, 1, 1, 3}), "summed: got 3"));
   EXPECT_TRUE(contains(biased(1, {{}, 3, 4}), "kept: got 4"));
   EXPECT_TRUE(contains(biased(3, {{}, 3, 1}), "k: got 3, allowed 1 to the 2 experts of kept groups"));
   EXPECT_TRUE(contains(biased(1, {upload({1.0f, 2.0f}, {2}), 1, 1}), "bias"));

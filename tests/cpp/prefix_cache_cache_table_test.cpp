@@ -83,6 +83,19 @@ TEST(CacheTable, AnIdentityNamesTheLayersBesidesTheShape) {
   }
 }
 
+// Cells that keep the same bytes, but are read otherwise.
+TEST(CacheTable, AnIdentityTellsLatentKeysFromOthers) {
+  const auto identity = [](std::uint32_t latent_dim) {
+    KvShape shape{1, 1, 6, 0, 8, plain_format(DType::kFloat32), latent_dim};
+    CacheSet set;
+    set.attention = {CausalCache::create(std::make_unique<HostKvStore>(shape), {{3}, {}, 4})};
+    return CacheTable(std::move(set)).identities.front().shape;
+  };
+  EXPECT_EQ(identity(0), (std::vector<std::int64_t>{1, 1, 6, 0, 0, 0, 3}));
+  EXPECT_EQ(identity(4), (std::vector<std::int64_t>{1, 1, 6, 0, 0, 0, 4, 3}));
+  EXPECT_NE(identity(4), identity(2));
+}
+
 TEST(CacheTable, WithoutCachesThereIsNoBorder) {
   const CacheTable table({});
   EXPECT_TRUE(table.all.empty() && !table.has_points());

@@ -186,10 +186,10 @@ def route(program: ptx.Program, seed: int) -> ptx.Report:
     return report
 
 
-def _kept(ranks: Any, groups: int, kept: int) -> Any:
-    """Ranks of all groups but the best, by their two best, become -inf."""
+def _kept(ranks: Any, groups: int, kept: int, summed: int) -> Any:
+    """Ranks of all groups but the best, by their ``summed`` best, become -inf."""
     by_group = ranks.reshape(groups, -1)
-    sums = np.sort(by_group, axis=-1)[:, -2:].sum(-1)
+    sums = np.sort(by_group, axis=-1)[:, -summed:].sum(-1)
     out = np.full_like(by_group, -np.inf)
     best = np.argsort(-sums, kind="stable")[:kept]
     out[best] = by_group[best]
@@ -200,18 +200,23 @@ def route_biased(program: ptx.Program, seed: int) -> ptx.Report:
     """Three of twelve experts in four groups of which two are kept; with and without a bias, for each weighting."""
     rows, experts, k, groups = 4, 12, 3, 4
     scores, bias = _scores(rows, experts), np.random.default_rng(15).standard_normal(experts).astype(np.float32) * 0.3
-    for weighting, has_bias, kept in ((_SIGMOID, 1, 2), (_SOFTMAX, 0, 2), (_NORMED, 1, 4), (_SIGMOID_NORMED, 1, 1)):
+    for weighting, has_bias, kept, summed in (
+        (_SIGMOID, 1, 2, 2),
+        (_SOFTMAX, 0, 2, 1),
+        (_NORMED, 1, 4, 2),
+        (_SIGMOID_NORMED, 1, 1, 2),
+    ):
         memory = ptx.GlobalMemory()
         chosen, factors = memory.put(np.full((rows, k), -7, np.int32)), memory.put(empty(rows, k))
         given = [scores, 0, bias, 0, has_bias, empty(rows, experts), 0, chosen, 0, factors, 0, rows, experts, k,
-                 weighting, groups, kept]  # fmt: skip
+                 weighting, groups, kept, summed]  # fmt: skip
         report = launch(program, (1, 1, 1), LANES, memory, given, seed)
         of_rows = memory.get(factors, (rows, k), np.float32)
         assert np.isnan(of_rows[-1]).all()
         for row in range(rows - 1):
             x = scores[row].astype(np.float64)
             shares = 1 / (1 + np.exp(-x)) if weighting in (_SIGMOID, _SIGMOID_NORMED) else _softmax(x)
-            best = _best(_kept(shares + bias * has_bias, groups, kept), k)
+            best = _best(_kept(shares + bias * has_bias, groups, kept, summed), k)
             assert (memory.get(chosen, (rows, k), np.int32)[row] == best).all()
             wanted = shares[best] / (shares[best].sum() if weighting in (_NORMED, _SIGMOID_NORMED) else 1)
             assert_near(of_rows[row], wanted, 5e-7)

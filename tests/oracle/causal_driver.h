@@ -102,7 +102,7 @@ struct Finished {
 class CausalDriver {
  public:
   CausalDriver(std::uint64_t seed, std::uint32_t growth, const Sight& sight)
-      : random_(seed), sight_(sight), shape_(make_shape(static_cast<Cell>(sight.cells))), numbers_(shape_, rope_) {
+      : random_(seed), sight_(sight), rope_(make_rope(sight)), shape_(make_shape(sight)), numbers_(shape_, rope_) {
     CausalCache::Options options;
     options.layers = {20, 10};
     options.rope = {rope_};
@@ -117,15 +117,28 @@ class CausalDriver {
   }
 
  protected:
-  static KvShape make_shape(Cell cells) {
+  static constexpr std::uint32_t kKey = 4, kLatent = 2;
+
+  // Latents do not rotate.
+  static ops::RopeParams make_rope(const Sight& sight) {
+    ops::RopeParams rope;
+    if (sight.latent) rope.dims = kKey - kLatent;
+    return rope;
+  }
+  static KvShape make_shape(const Sight& sight) {
     KvShape shape;
     shape.layers = 2;
     shape.kv_heads = 2;
-    shape.k_dim = 4;
-    shape.v_dim = 3;
-    shape.cells = cells;
+    shape.k_dim = kKey;
+    shape.v_dim = sight.latent ? 0 : 3;
+    shape.latent_dim = sight.latent ? kLatent : 0;
+    shape.cells = static_cast<Cell>(sight.cells);
     shape.format = plain_format(DType::kFloat32);
     return shape;
+  }
+  // Number `d` of what attention adds up.
+  float value(const Row& row, std::uint32_t layer, std::uint32_t head, std::uint32_t d) const {
+    return sight_.latent ? numbers_.key(row, layer, head, kKey - kLatent + d) : numbers_.value(row, layer, head, d);
   }
   std::uint32_t below(std::uint32_t limit) {
     return limit == 0 ? 0 : std::uniform_int_distribution<std::uint32_t>(0, limit - 1)(random_);
@@ -255,7 +268,7 @@ class CausalDriver {
               difference.add(*keys, numbers_.turned(row, layer, head, d));
             }
           }
-          for (std::uint32_t d = 0; d < 3; ++d, ++values) {
+          for (std::uint32_t d = 0; d < shape_.v_dim; ++d, ++values) {
             expect(*values == numbers_.value(row, layer, head, d), whose + ": a V differs");
           }
         }

@@ -82,12 +82,14 @@ class Driver : public CausalLends {
   }
 };
 
-// Every third world forgets nothing; the others have small windows, chunks, or both, and some memory.
+// Every fifth world has latent keys. Every third world forgets nothing; the others have small windows, chunks, or both,
+// and some memory.
 Sight world(std::uint64_t round, std::int32_t cells, std::mt19937_64& random) {
   static constexpr std::array<std::int32_t, 6> kWindows{1, 2, 3, 5, 8, 13};
   const auto below = [&](std::uint32_t limit) { return static_cast<std::int32_t>(random() % limit); };
   Sight sight;
   sight.cells = cells;
+  sight.latent = round % 5 == 1;
   if (round % 3 == 0) return sight;
   if (round % 3 == 1 || below(4) == 0) sight.window = kWindows[random() % kWindows.size()];
   if (round % 3 == 2) sight.chunk = 1 + below(8);
@@ -114,7 +116,7 @@ int run(std::uint64_t seed, std::uint64_t operations) {
       } catch (const std::exception& error) {
         std::cout << "operation " << done << " (round " << round << ", step " << i << ", window " << sight.window
                   << ", memory " << sight.memory << ", chunk " << sight.chunk << ", cells " << sight.cells
-                  << "): " << error.what() << '\n';
+                  << (sight.latent ? ", latent" : "") << "): " << error.what() << '\n';
         return 1;
       }
     }

@@ -133,13 +133,15 @@ class CausalSteps : public CausalDriver {
   // K and V of the rows that are stored; the others have numbers that nobody may ever see.
   void put_layer(const Step& step, std::uint32_t layer) {
     const auto count = static_cast<std::int64_t>(step.rows.size());
-    Tensor k = Tensor::host(DType::kFloat32, {count, 2, 4}), v = Tensor::host(DType::kFloat32, {count, 2, 3});
+    Tensor k = Tensor::host(DType::kFloat32, {count, 2, 4}),
+           v = Tensor::host(DType::kFloat32, {count, 2, shape_.v_dim});
     std::size_t k_at = 0, v_at = 0;
     for (std::size_t i = 0; i < step.rows.size(); ++i) {
       const Row row = step.stored[i] ? step.rows[i] : Row{mix(++unknown_), 0};
       for (std::uint32_t head = 0; head < 2; ++head) {
         for (std::uint32_t d = 0; d < 4; ++d) k.host_span<float>()[k_at++] = numbers_.key(row, layer, head, d);
-        for (std::uint32_t d = 0; d < 3; ++d) v.host_span<float>()[v_at++] = numbers_.value(row, layer, head, d);
+        for (std::uint32_t d = 0; d < shape_.v_dim; ++d)
+          v.host_span<float>()[v_at++] = numbers_.value(row, layer, head, d);
       }
     }
     cache_->put(*step.forward, cache_->layers()[layer], k, v);
@@ -217,7 +219,8 @@ class CausalSteps : public CausalDriver {
     step.was_read = true;
     const auto columns = static_cast<std::size_t>(got.k.dim(0));
     const auto mask = got.mask.host_span<const float>();
-    const auto values = got.v.host_span<const float>();
+    const auto keys = got.k.host_span<const float>(), values = got.v.host_span<const float>();
+    const std::uint32_t dim = shape_.value_dim();
     expect(got.mask.shape() == Shape{static_cast<std::int64_t>(step.rows.size()), got.k.dim(0)}, "the mask's shape");
     std::vector<bool> seen_at_all(columns, false);
     for (std::size_t row = 0; row < step.rows.size(); ++row) {
@@ -225,13 +228,19 @@ class CausalSteps : public CausalDriver {
       for (std::size_t column = 0; column < columns; ++column) {
         if (mask[row * columns + column] != 0.0f) continue;
         seen_at_all[column] = true;
-        const auto first = values.begin() + static_cast<std::ptrdiff_t>(column * 6);
-        seen.emplace(first, first + 6);
+        std::vector<float> shown;
+        for (std::size_t head = 0; head < 2; ++head) {
+          const std::size_t at = column * 2 + head;
+          const auto first = sight_.latent ? keys.begin() + static_cast<std::ptrdiff_t>((at + 1) * kKey - kLatent)
+                                           : values.begin() + static_cast<std::ptrdiff_t>(at * dim);
+          shown.insert(shown.end(), first, first + dim);
+        }
+        seen.insert(std::move(shown));
       }
       for (const Row& each : histories[row]) {
         std::vector<float> stored;
         for (std::uint32_t head = 0; head < 2; ++head) {
-          for (std::uint32_t d = 0; d < 3; ++d) stored.push_back(numbers_.value(each, layer, head, d));
+          for (std::uint32_t d = 0; d < dim; ++d) stored.push_back(value(each, layer, head, d));
         }
         wanted.insert(std::move(stored));
       }
@@ -246,6 +255,7 @@ class CausalSteps : public CausalDriver {
     for (float& each : q.host_span<float>()) each = static_cast<float>(below(200)) / 100.0f - 1.0f;
     const Tensor out = cache_->attend(*step.forward, cache_->layers()[layer], q, {});
     step.was_read = true;
+    const std::uint32_t dim = shape_.value_dim();
     testing::Difference difference;
     for (std::size_t row = 0; row < step.rows.size(); ++row) {
       const Rows& keys = histories[row];
@@ -257,10 +267,10 @@ class CausalSteps : public CausalDriver {
           for (std::uint32_t d = 0; d < 4; ++d) score += query[d] * numbers_.turned(key, layer, head, d);
           const double weight = std::exp(score / 2.0);
           total += weight;
-          for (std::uint32_t d = 0; d < 3; ++d) sums[d] += weight * numbers_.value(key, layer, head, d);
+          for (std::uint32_t d = 0; d < dim; ++d) sums[d] += weight * value(key, layer, head, d);
         }
-        for (std::uint32_t d = 0; d < 3; ++d) {
-          difference.add(out.host_span<float>()[(row * 2 + head) * 3 + d], sums[d] / total);
+        for (std::uint32_t d = 0; d < dim; ++d) {
+          difference.add(out.host_span<float>()[(row * 2 + head) * dim + d], sums[d] / total);
         }
       }
     }

@@ -32,10 +32,11 @@ inline std::uint64_t extend(const Rows& rows, std::uint64_t token) {
   return mix(before * 0x9e3779b97f4a7c15u + token + 1);
 }
 
-// What sequences see and keep.
+// What sequences see and keep. `latent`: the ends of keys are values, and no V is kept.
 struct Sight {
   std::int32_t window = 0, memory = 0, chunk = 0;
   std::int32_t cells = 0;
+  bool latent = false;
 
   bool is_windowed() const { return window > 0 || chunk > 0; }
   // Whether the query at `query` may look as far back as `key`.

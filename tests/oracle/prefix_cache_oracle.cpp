@@ -182,7 +182,11 @@ class World {
     shape.layers = index == 0 ? 2 : 1;
     shape.kv_heads = 1;
     shape.k_dim = 2;
-    shape.v_dim = index == 0 ? 2 : 3;
+    if (chance(0.2)) {
+      shape.latent_dim = 1;
+    } else {
+      shape.v_dim = index == 0 ? 2 : 3;
+    }
     shape.cells = cells;
     shape.format = plain_format(DType::kFloat32);
     CausalCache::Options options;

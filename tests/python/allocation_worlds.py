@@ -32,8 +32,9 @@ TEXTS = [bytes([65 + token % 26]) * (1 + token % 3) for token in range(97)]
 def caches_of(kind: str) -> list[Any]:
     """The caches of a model of one or two layers."""
 
-    def causal(layer: int, **sees: Any) -> Any:
-        return kv.caches.CausalCache([layer], 1, 4, CELLS, v_head_dim=3, dtype="float32", device="host", **sees)
+    def causal(layer: int, v_head_dim: int = 3, **sees: Any) -> Any:
+        sees["v_head_dim"] = v_head_dim
+        return kv.caches.CausalCache([layer], 1, 4, CELLS, dtype="float32", device="host", **sees)
 
     def recurrent(layer: int) -> Any:
         return kv.caches.RecurrentCache([layer], 3, 4, 2, 2, 3, SLOTS, device="host")
@@ -41,7 +42,7 @@ def caches_of(kind: str) -> list[Any]:
     if kind == "dense":
         return [causal(0)]
     if kind == "window":
-        return [causal(0), causal(1, window=8)]
+        return [causal(0, v_head_dim=0, latent_dim=2), causal(1, window=8)]
     return [causal(0), recurrent(1)]
 
 

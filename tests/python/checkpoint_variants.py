@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from sweep_latent import LATENT_VARIANTS, latent_forms
+
 Raw = dict[str, Any]
 
 
@@ -121,6 +123,7 @@ def _short_convolutions(c: Any) -> Raw:
 
 
 VARIANTS: dict[str, Variant] = {
+    **{name: Variant(*each) for name, each in LATENT_VARIANTS.items()},
     "qwen3_moe-normed": Variant("qwen3_moe", {"rope_parameters": _YARN, "num_experts_per_tok": 3}),
     "qwen3_moe-of-all": Variant("qwen3_moe", {"norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": []}),
     "qwen3_moe-every-second": Variant(
@@ -417,6 +420,7 @@ GGUF: dict[str, Form] = {
             "leading_dense_block_count": c.expert_layers[0],
         },
     ),
+    **{name: Form(*each) for name, each in latent_forms(_scored).items()},
     "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
     "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
     "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),

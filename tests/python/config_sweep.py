@@ -35,6 +35,7 @@ from bounds import LOGITS_OF_SETTINGS, difference, note
 from config_values import ABSENT, ALONE, OTHERS, SPECIAL
 from rope_sweep import ropes
 from sweep_families import FAMILIES, Family
+from sweep_latent import LATENT_OTHERS
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -88,7 +89,8 @@ class Case:
 
 def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
     """One key changed in each; of RoPE, whose keys are merged, also ``more_ropes`` changes of several at random."""
-    own = {**dict.fromkeys((*OTHERS, *_aliases(family))), **fields_of(family), **family.raw}
+    others = (*OTHERS, *(LATENT_OTHERS if "kv_lora_rank" in family.raw else ()))
+    own = {**dict.fromkeys((*others, *_aliases(family))), **fields_of(family), **family.raw}
     cases = []
     for key, value in own.items():
         values = _values(key, value)

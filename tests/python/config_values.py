@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sweep_latent import LATENT_VALUES
 from sweep_recurrent import RECURRENT_VALUES
 
 Raw = dict[str, Any]
@@ -159,8 +160,9 @@ _VALUES: dict[str, list[Any]] = {
     "output_hidden_states": [True],
     "return_dict": [False],
 }
-assert not _VALUES.keys() & RECURRENT_VALUES.keys(), "each key has its values in one of the two"
-SPECIAL: dict[str, list[Any]] = {**RECURRENT_VALUES, **_VALUES}
+_TABLES = (RECURRENT_VALUES, LATENT_VALUES, _VALUES)
+SPECIAL: dict[str, list[Any]] = {key: values for table in _TABLES for key, values in table.items()}
+assert len(SPECIAL) == sum(map(len, _TABLES)), "each key has its values in one table"
 
 OTHERS = [  # that are no fields of the classes, and still in files or read by transformers
     "model_type",

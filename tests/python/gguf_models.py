@@ -30,6 +30,8 @@ def write(
     writer.add_tokenizer_model("none")
     for key, value in {**_sizes(config), **keys}.items():
         _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
+    if "attention__key_length_mla" in keys:
+        weights = _latents(weights, config)
     for name, array in _tensors(architecture, config, weights).items():
         kind = gguf.GGMLQuantizationType[experts if name.endswith("_exps.weight") else "F32"]
         numbers = np.ascontiguousarray(array, np.float32)
@@ -106,6 +108,18 @@ def _of_states(values: Any, name: str, config: Any) -> Any:
     if name.endswith(".mamba.D"):
         return values[:, None]
     return values.reshape(config.mamba_groups, -1) if name.endswith(".mamba.norm.weight") else values
+
+
+def _latents(weights: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The maps of latents as two tensors, that of keys turned round for each head."""
+    found, sizes = dict(weights), config.latent
+    for name in weights:
+        if name.endswith("kv_b_proj.weight"):
+            heads = found.pop(name).reshape(config.num_attention_heads, -1, sizes.rank)
+            keys, values = np.split(heads, [sizes.nope], axis=1)
+            found[name.replace("kv_b", "k_b")] = keys.swapaxes(1, 2)
+            found[name.replace("kv_b", "v_b")] = values
+    return found
 
 
 def _fused(weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def floor_of(cache: Any, position: int) -> int:
     return low
 
 
-KINDS = ("dense", "window", "chunk", "hybrid")
+KINDS = ("dense", "window", "chunk", "hybrid", "latent")
 
 
 def make_caches(
@@ -198,10 +198,9 @@ def make_caches(
 ) -> list[Any]:
     """The caches of a model of four layers: one of full attention and three of `kind`, or all four dense."""
 
-    def causal(layers: list[int], cells: int = capacity, **sees: Any) -> Any:
-        return kv.caches.CausalCache(
-            layers, 1, 4, cells, v_head_dim=3, dtype="float32", device=device, **sees, **options
-        )
+    def causal(layers: list[int], cells: int = capacity, v_head_dim: int = 3, **sees: Any) -> Any:
+        sees["v_head_dim"] = v_head_dim
+        return kv.caches.CausalCache(layers, 1, 4, cells, dtype="float32", device=device, **sees, **options)
 
     def recurrent(layers: list[int]) -> Any:
         return kv.caches.RecurrentCache(layers, 3, 4, 2, 2, 3, slots, device=device)
@@ -215,6 +214,8 @@ def make_caches(
         return [causal([3]), causal([0, 1, 2], cells, chunk=chunk)]
     if kind == "hybrid":
         return [causal([3]), recurrent([0, 1, 2])]
+    if kind == "latent":
+        return [causal([3], v_head_dim=0, latent_dim=2), causal([0, 1, 2])]
     if kind == "window alone":
         return [causal([0, 1], cells, window=window)]
     if kind == "chunk alone":

@@ -40,13 +40,19 @@ def attention(q: Floats, k: Floats, v: Floats) -> Floats:
 
 
 class RopeModel:
-    """Random keys that are rotated before they are stored; knows what every token's plain key and value were."""
+    """Random keys that are rotated before they are stored; knows what every token's plain key and value were.
 
-    def __init__(self, layers: int, dim: int, v_dim: int, ropes: list[dict[str, Any]], window: int = 0) -> None:
+    ``latent``: the last so many numbers of a key are its value, which no rotation may touch; ``v_dim`` is 0 then.
+    """
+
+    def __init__(
+        self, layers: int, dim: int, v_dim: int, ropes: list[dict[str, Any]], window: int = 0, latent: int = 0
+    ) -> None:
         random = np.random.default_rng(5)
         self.k = random.standard_normal((97, layers, 2, dim)).astype(np.float32)
         self.v = random.standard_normal((97, layers, 2, v_dim)).astype(np.float32)
         self.q = random.standard_normal((97, layers, 4, dim)).astype(np.float32)
+        self.values = self.k[..., dim - latent :] if latent else self.v
         self.layers, self.ropes = layers, ropes
         self.window = window  # of all layers but the first
 
@@ -64,5 +70,5 @@ class RopeModel:
                 text = texts[step.sequences[row]][: positions[row] + 1]
                 keys = self.rotated(self.k[text, layer], np.arange(len(text)), layer)
                 seen = slice(-self.window if layer > 0 else 0, None)
-                wanted = attention(q[row], keys[seen], self.v[text, layer][seen])
+                wanted = attention(q[row], keys[seen], self.values[text, layer][seen])
                 close(out[row], wanted, ATTENTION, each=True)

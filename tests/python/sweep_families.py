@@ -7,6 +7,7 @@ from typing import Any
 
 from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound
 from hf_models import DELTA, EXPERTS, VOCAB
+from sweep_latent import latent_families
 
 Raw = dict[str, Any]
 
@@ -427,5 +428,6 @@ _RECURRENT = (
         },
     ),
 )
-FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL, *_RECURRENT)}
-CAUSAL = tuple(family.name for family in (*_CAUSAL, *_RECURRENT))
+_LATENT = tuple(Family(*each) for each in latent_families(VOCAB))
+FAMILIES = {family.name: family for family in (*_FAMILIES, *_CAUSAL, *_RECURRENT, *_LATENT)}
+CAUSAL = tuple(family.name for family in (*_CAUSAL, *_RECURRENT, *_LATENT))

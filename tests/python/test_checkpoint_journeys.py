@@ -20,6 +20,9 @@ NAMES = (
     pytest.param("gemma4_text-keys-as-values", marks=pytest.mark.ci),
     pytest.param("gemma3n_text-streams", marks=pytest.mark.ci),
     pytest.param("gpt_oss-yarn", marks=pytest.mark.ci),
+    pytest.param("deepseek_v2-lite"),
+    pytest.param("deepseek_v3-yarn", marks=pytest.mark.ci),
+    pytest.param("glm4_moe_lite-plain", marks=pytest.mark.ci),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")
 

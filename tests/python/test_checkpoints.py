@@ -28,7 +28,7 @@ from sweep_families import FAMILIES
 VOCAB_SHARED = 64  # tokens that the vocabularies of all variants have
 
 # A family for each kind of part; the others are played in CI.
-QUICK = ("qwen3_moe-normed",)
+QUICK = ("qwen3_moe-normed", "deepseek_v3-yarn")
 
 
 def marked(names: Any) -> list[Any]:
@@ -118,8 +118,15 @@ def logits(model: Any) -> Any:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["mistral-window", "ministral3-growth"])
-def test_a_text_model_inside_another_goes_by_its_own_type(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "outer"),
+    [
+        ("mistral-window", ("Mistral3ForConditionalGeneration", "mistral3")),
+        ("ministral3-growth", ("Mistral3ForConditionalGeneration", "mistral3")),
+        ("deepseek_v3-yarn", ("KimiK25ForConditionalGeneration", "kimi_k25")),
+    ],
+)
+def test_a_text_model_inside_another_goes_by_its_own_type(name: str, outer: tuple[str, str], tmp_path: Path) -> None:
     """Mistral3ForConditionalGeneration has one of two families inside; what sees images is not used."""
     variant = VARIANTS[name]
     case = Case(variant.family, variant.changes)
@@ -129,8 +136,8 @@ def test_a_text_model_inside_another_goes_by_its_own_type(name: str, tmp_path: P
     whole = {f"language_model.{key}": value for key, value in arrays.items()}
     whole["vision_tower.ln_pre.weight"] = np.ones(4, np.float32)
     raw = {
-        "architectures": ["Mistral3ForConditionalGeneration"],
-        "model_type": "mistral3",
+        "architectures": [outer[0]],
+        "model_type": outer[1],
         "text_config": {key: value for key, value in case.file().items() if key != "architectures"},
         "spatial_merge_size": 2,
         "vision_config": {"hidden_size": 4},

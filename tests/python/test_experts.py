@@ -53,12 +53,14 @@ def shares_of(scores: Any, weighting: str) -> Any:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def ranked_routes_of(scores: Any, k: int, weighting: str, bias: Any, groups: int, kept: int) -> tuple[Any, Any]:
-    """The k best by share and bias, of the groups whose two best add up to most; factors of shares alone."""
+def ranked_routes_of(
+    scores: Any, k: int, weighting: str, bias: Any, groups: int, kept: int, summed: int
+) -> tuple[Any, Any]:
+    """The k best by share and bias, of the groups whose ``summed`` best add up to most; factors of shares alone."""
     shares = shares_of(scores, weighting)
     ranks = (shares + bias).reshape(len(scores), groups, -1)
     if kept < groups:
-        sums = np.sort(ranks, axis=2)[:, :, -2:].sum(axis=2)
+        sums = np.sort(ranks, axis=2)[:, :, -summed:].sum(axis=2)
         dropped = np.argsort(-sums, axis=1, kind="stable")[:, kept:]
         np.put_along_axis(ranks, dropped[:, :, None], -np.inf, axis=1)
     chosen = np.argsort(-ranks.reshape(scores.shape), axis=1, kind="stable")[:, :k]
@@ -70,10 +72,15 @@ def ranked_routes_of(scores: Any, k: int, weighting: str, bias: Any, groups: int
 def test_a_bias_and_groups_choose_and_leave_factors_alone(weighting: str) -> None:
     print(f"seed {SEED}")
     random = np.random.default_rng(SEED)
-    for rows, experts, k, groups, kept in ((1, 4, 2, 1, 1), (9, 24, 5, 4, 2), (3, 64, 8, 8, 8)):
+    for rows, experts, k, groups, kept, summed in (
+        (1, 4, 2, 1, 1, 2),
+        (9, 24, 5, 4, 2, 2),
+        (9, 24, 5, 4, 2, 1),
+        (3, 64, 8, 8, 8, 2),
+    ):
         scores, bias = normal(random, rows, experts), normal(random, experts) / 2
-        chosen, factors = kv.ops.route(scores, k, weighting, bias, groups, kept)
-        expected = ranked_routes_of(scores, k, weighting, bias, groups, kept)
+        chosen, factors = kv.ops.route(scores, k, weighting, bias, groups, kept, summed)
+        expected = ranked_routes_of(scores, k, weighting, bias, groups, kept, summed)
         assert np.array_equal(np.asarray(chosen), expected[0])
         close(factors, expected[1], SMALL_SUMS)
 

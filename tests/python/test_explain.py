@@ -93,7 +93,8 @@ def test_each_kind_says_how_far_it_could_go(kind: str) -> None:
     asked = diverging(text, 1300, 5, 1500)
     found = cache.explain(asked)
     reaches = {reach.kind: reach for reach in found.caches}
-    assert set(reaches) == {"dense": {"full"}, "hybrid": {"full", "states"}}.get(kind, {"full", kind})
+    kinds = {"dense": {"full"}, "latent": {"full"}, "hybrid": {"full", "states"}}
+    assert set(reaches) == kinds.get(kind, {"full", kind})
     assert reaches["full"].deepest == found.matched == 1300
     if kind == "hybrid":
         assert (reaches["states"].deepest, found.reusable, found.reason.code) == (1280, 1280, "no_state")

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 # Quick are models with each kind of layer: full, window, chunks, states. The others differ in what is around attention.
 QUICK = [("copy", "llama"), ("cells", "gemma3"), ("copy", "llama4"), ("cells", "gpt_oss"), ("copy", "qwen3_5")]
-ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in hf.ALL if name not in hf.STATES]
+IN_CELLS = [name for name in hf.ALL if name not in hf.STATES and name not in hf.LATENT]
+ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in IN_CELLS]
 FORMS = [*QUICK, *(pytest.param(*each, marks=pytest.mark.ci) for each in ALL if each not in QUICK)]
 
 
@@ -97,3 +98,9 @@ def test_layers_that_keep_something_else_are_refused() -> None:
     config = hf.transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=hf.VOCAB)
     with pytest.raises(kv.errors.NotSupportedError, match="a decoder only"):
         kv.hf.Cache(hf.transformers.T5ForConditionalGeneration(config))
+
+
+@pytest.mark.parametrize("name", hf.LATENT)
+def test_models_that_make_keys_of_what_they_cache_cannot_attend_in_cells(name: str) -> None:
+    with pytest.raises(kv.errors.NotSupportedError, match=r"form: got 'cells' for Deepseek.*allowed.*'copy'"):
+        kv.hf.Cache(hf.tiny(name), form="cells")

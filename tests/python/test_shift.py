@@ -161,6 +161,25 @@ def test_attention_after_a_shift_is_that_of_positions_counted_anew(place: Any, r
     assert cache.check() == []
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_shift_leaves_latents_alone(place: Any, interleaved: bool) -> None:
+    """What rotates stands at the front of a key; the rest is the value of the same row."""
+    ropes = [{"base": 10000.0, "dims": 6, "interleaved": interleaved}]
+    layers = kv.caches.CausalCache(2, 2, 16, 256, latent_dim=10, dtype="float32", rope=ropes, device=place)
+    assert (layers.v_head_dim, layers.latent_dim) == (0, 10)
+    cache, model = kv.PrefixCache(layers, host_bytes=0), RopeModel(2, 16, 0, ropes, latent=10)
+    text = words(1, 60)
+    with cache.begin(text, publish=False) as own, cache.begin(text) as shared:
+        for session in (own, shared):
+            compute(session, model, 16)
+            for round_ in range(3):
+                assert session.shift(4) is None
+                session.append(words(round_, 3))
+                model(session.decode())
+    assert run(cache, text, model).reused == 59
+    assert cache.check() == []
+
+
 @pytest.mark.parametrize("memory", [None, 40])
 def test_a_shift_with_a_window_that_stays_complete(place: Any, memory: Optional[int]) -> None:
     """Where the window lies behind the drop it moves with the rest, and later queries see all of it."""

@@ -127,3 +127,22 @@ def test_warming_up_models_of_ones_own(device: Any) -> None:
 def test_wrong_sizes_are_named(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(kv.errors.ArgumentError, match=message):
         kv.ops.warm_up(*arguments)
+
+
+def test_wrong_sizes_of_latent_keys_are_named() -> None:
+    with pytest.raises(kv.errors.ArgumentError, match="v_head_dim: got 8, allowed 0 with latent_dim"):
+        kv.ops.warm_up(2, 1, 16, 8, latent_dim=8)
+    with pytest.raises(kv.errors.ArgumentError, match="latent_dim: got 18, allowed up to 16"):
+        kv.ops.warm_up(2, 1, 16, latent_dim=18)
+
+
+def test_warming_up_latent_keys(device: Any) -> None:
+    kv.ops.warm_up(6, 1, 40, dtype="float32", latent_dim=32, device=device)
+    before = device.memory()["programs"]
+    cache = kv.caches.CausalCache(1, 1, 40, 64, latent_dim=32, dtype="float32", rope={"dims": 8}, device=device)
+    for sequence in range(2):
+        cache.start_forward(list(range(30)), [sequence] * 30)
+        cache.put(0, np.zeros((30, 1, 40), np.float32), np.zeros((30, 1, 0), np.float32))
+        cache.attend(0, np.zeros((30, 6, 40), np.float32))
+    cache.remove(0, 3, 5)
+    assert device.memory()["programs"] == before

@@ -141,6 +141,8 @@ class Cells:
             raise NotSupportedError(
                 f"{where} for models whose layers all have attention and K and V of their own: 'copy'"
             )
+        if getattr(cache.decoder.config, "kv_lora_rank", None):
+            raise NotSupportedError(f"{where} for models that attend to what they cache, not to keys of it: 'copy'")
         if not getattr(model, "_supports_attention_backend", False):
             raise NotSupportedError(f"{where} for models whose attention can be replaced: 'copy'")
         if model.get_input_embeddings().weight.device.type != "cpu":

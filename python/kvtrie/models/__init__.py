@@ -295,7 +295,7 @@ def _of_text(raw: Raw, name: str) -> type[Model]:
 
 def _check_type(family: type[Model], model_type: object, name: str, where: str) -> None:
     """transformers goes by the type, and its model of that type may be another."""
-    allowed = (family.family, family.family.removesuffix("_text"), *filter(None, [family.outer]))
+    allowed = (family.family, family.family.removesuffix("_text"), *family.also, *filter(None, [family.outer]))
     if model_type is not None and model_type not in allowed:
         names = ", ".join(dict.fromkeys(allowed))
         raise NotSupportedError(

@@ -18,13 +18,19 @@ class AttentionGroup(NamedTuple):
     """Layers whose keys are seen and rotated alike: one ``CausalCache``. ``rope``: its argument; None: no rotation.
 
     ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
-    of k and v, and the numbers of each, where they are not the configuration's.
+    of k and v, and the numbers of each, where they are not the configuration's. ``latent_dim``: the last so many
+    numbers of a key are its value, too (latent.py); None: values are kept by themselves.
     """
 
     layers: tuple[int, ...]
     rope: RopeArguments | None
     sees: Mapping[str, int]
     heads: tuple[int, int] | None = None
+    latent_dim: int | None = None
 
     def heads_of(self, config: ModelConfig) -> tuple[int, int]:
         return self.heads or (config.num_key_value_heads, config.head_dim)
+
+    def value_width(self, config: ModelConfig) -> int:
+        """Numbers that attention gives for each query head."""
+        return self.latent_dim or self.heads_of(config)[1]

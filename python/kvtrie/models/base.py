@@ -57,6 +57,7 @@ class Model(Whole):
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
     architectures: ClassVar[tuple[str, ...]] = ()  # what it is called there under that name
+    also: ClassVar[tuple[str, ...]] = ()  # other values of ``model_type`` that files of the same layers have
     outer: ClassVar[str] = ""  # ``model_type`` of a model around it, whose ``text_config`` has its own
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
@@ -255,7 +256,7 @@ class Model(Whole):
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
         for group in self.attention_groups(config):
-            own: dict[str, Any] = {**group.sees}
+            own: dict[str, Any] = {**group.sees, "latent_dim": group.latent_dim}
             if self.shifts:
                 own["rope"] = NO_ROTATION if group.rope is None else group.rope
             if memory is not None and "window" in group.sees:

@@ -216,6 +216,14 @@ class CausalModel(Model):
         return _times(logits, self._multipliers[1])
 
 
+def without_further(config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+    """``sources`` but for those of layers that predict further tokens, which stand behind the others."""
+    last = config.num_hidden_layers
+    further = {name.split(".")[2] for name in sources if name.endswith(".eh_proj.weight")}
+    prefixes = tuple(f"model.layers.{index}." for index in further if index.isdigit() and int(index) >= last)
+    return {name: source for name, source in sources.items() if not name.startswith(prefixes)}
+
+
 def softcap(logits: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
     return ops.clamp(ops.sigmoid(ops.clamp(logits, scale=2 / cap)), scale=2 * cap, shift=-cap)

@@ -297,7 +297,25 @@ SCORED: Settings = {  # of experts that are chosen with a bias, and of which sev
     ".expert_group_used_count": read("groups that are looked at, by their two best experts"),
     ".leading_dense_block_count": read("allowed if it is the layers whose tensors are those of an MLP"),
 }
-NOT_NORMED: Settings = {".expert_weights_norm": neutral("weights are not normalised", False)}
+_NOT_NORMED = neutral("weights are not normalised", False)
+LATENT: Settings = {
+    ".attention.kv_lora_rank": read("rank of the latent"),
+    ".attention.q_lora_rank": read("rank of queries; 0: they are made of the layer's input itself"),
+    ".attention.key_length_mla": read("size of a head's key, rotated or not"),
+    ".attention.value_length_mla": read("size of a head's value"),
+    ".attention.key_length": read("allowed if it is what a cell keeps; of older files, as key_length_mla"),
+    ".attention.value_length": read("allowed if it is the latent's rank; of older files, as value_length_mla"),
+    ".attention.head_count_kv": read("allowed if it is 1; of older files, head_count"),
+    ".rope.dimension_count": read("size of the rotated key"),
+    ".expert_gating_func": read("0, 1: experts' shares, DeepSeek-V2; 2: their sigmoid, DeepSeek-V3"),
+    ".rope.scaling.yarn_log_multiplier": read("a tenth of mscale and mscale_all_dim, which scale scores"),
+}
+SHARES: Settings = {  # of experts in groups that are chosen by their shares
+    **SCORED,
+    ".expert_weights_norm": _NOT_NORMED,
+    ".expert_group_used_count": read("groups that are looked at, by their best expert"),
+}
+NOT_NORMED: Settings = {".expert_weights_norm": _NOT_NORMED}
 
 
 def architecture_settings(form: GgufForm) -> Settings:

@@ -37,8 +37,8 @@ from .weights import Array, WeightSource
 
 class Ranking(NamedTuple):
     """The best are those whose share and bias add up to most, see ``kv.ops.route``. ``bias``: the name of its tensor,
-    of ``shape``; None: it is zero. Of ``groups`` of experts ``kept`` are looked at. ``scale``: factors are multiplied
-    by it.
+    of ``shape``; None: it is zero. Of ``groups`` of experts ``kept`` are looked at, by their ``summed`` best.
+    ``scale``: factors are multiplied by it.
     """
 
     bias: str | None
@@ -46,6 +46,7 @@ class Ranking(NamedTuple):
     groups: int = 1
     kept: int = 1
     scale: float = 1.0
+    summed: int = 2
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class SparseMlp:
         plan, scores = self.plan, self.router(h)
         if plan.ranking is None:
             return ops.route(scores, plan.k, plan.scores)
-        chosen, factors = ops.route(scores, plan.k, plan.scores, self.bias, plan.ranking.groups, plan.ranking.kept)
+        _, _, groups, kept, _, summed = plan.ranking
+        chosen, factors = ops.route(scores, plan.k, plan.scores, self.bias, groups, kept, summed)
         return chosen, factors if self.scale is None else ops.mul(factors, self.scale)
 
     def _shared(self, h: Tensor) -> Tensor | None:

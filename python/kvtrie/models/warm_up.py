@@ -36,7 +36,12 @@ class DryStep:
     """A step of one session without a history: takes what layers give, and gives zeros back where they attend."""
 
     def __init__(self, model: Warmed, rows: int) -> None:
-        self._heads = model.config.num_attention_heads * model.config.head_dim
+        config = model.config
+        self._widths = {
+            layer: config.num_attention_heads * group.value_width(config)
+            for group in model.attention_groups(config)
+            for layer in group.layers
+        }
         self._device = model.device
         self.tokens = np.zeros(rows, np.int32)
         self.positions = np.arange(rows, dtype=np.int32)
@@ -54,8 +59,8 @@ class DryStep:
     ) -> Tensor:
         return self._zeros(*q.shape[:2], q.shape[2] if v is None else v.shape[2])
 
-    def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:  # noqa: ARG002
-        return self._zeros(qkv.shape[0], self._heads)
+    def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:
+        return self._zeros(qkv.shape[0], self._widths[layer])
 
     def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor:  # noqa: ARG002
         return x
@@ -128,10 +133,11 @@ def _choice(model: Warmed) -> None:
 
 def _attention(model: Warmed, dtype: str) -> None:
     config = model.config
-    for heads in {group.heads_of(config) for group in model.attention_groups(config)}:
+    for heads, latent in {(group.heads_of(config), group.latent_dim) for group in model.attention_groups(config)}:
         ops.warm_up(
             config.num_attention_heads,
             *heads,
+            latent_dim=latent,
             dtype=dtype,
             weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
             device=model.device,

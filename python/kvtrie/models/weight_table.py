@@ -89,6 +89,25 @@ class WeightTable:
             packed = [self._pack(weight[part], kept) for part in rows]
         return [Linear(part, None if shift is None else self._upload(shift[own])) for part, own in zip(packed, rows)]
 
+    def heads(self, name: str, count: int, sizes: tuple[int, int]) -> tuple[list[Linear], list[Linear]]:
+        """Two maps for each of ``count`` heads that are stored as one, head by head, with ``sizes`` outputs.
+
+        The first of each is turned round: it takes ``sizes[0]`` numbers. Of blocks, which run along what goes in, its
+        numbers are kept as float16.
+        """
+        kept = self._type_of(name)
+        weight = self._matrix(f"{name}.weight", kept)
+        numbers, turned = weight, kept
+        if weight.dtype == np.uint8:
+            numbers, turned = to_float16(self._read(f"{name}.weight"), "F32", name, self.dtype), "float16"
+        firsts, seconds, each = [], [], sum(sizes)
+        with self._naming(name):
+            for begin in range(0, count * each, each):
+                middle = begin + sizes[0]
+                firsts.append(Linear(self._pack(np.ascontiguousarray(numbers[begin:middle].T), turned)))
+                seconds.append(Linear(self._pack(np.ascontiguousarray(weight[middle : begin + each]), kept)))
+        return firsts, seconds
+
     def joined(self, names: Sequence[str], bias: bool = False) -> Linear:
         """Several maps of one input as one: their outputs one after the other. One launch for neighbours kept alike."""
         alike = [(kept, list(group)) for kept, group in itertools.groupby(names, self._type_of)]

@@ -19,6 +19,7 @@ def read_causal(cache: kv.caches.CausalCache) -> None:
     assert_type(cache.kv_heads + cache.head_dim + cache.v_head_dim, int)
     assert_type(cache.capacity + cache.free_cells + cache.nbytes, int)
     assert_type(cache.dtype, str)
+    assert_type(cache.latent_dim, int | None)
     assert_type(cache.window, int | None)
     assert_type(cache.memory, int | None)
     assert_type(cache.chunk, int | None)

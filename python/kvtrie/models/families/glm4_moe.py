@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..causal import CausalConfig, CausalModel, no_windows
+from ..causal import CausalConfig, CausalModel, no_windows, without_further
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig
 from ..experts_config import SHARED_LEAVES, Fields, count_of, scored_from_gguf
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
 _MOST = 2**31 - 1
-_EXPERTS: Settings = {
+EXPERTS: Settings = {
     **dict.fromkeys(("n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size"), SIZE),
     "num_experts_per_tok": CHOSEN,
     "n_group": read("groups of experts"),
@@ -50,14 +50,18 @@ def _glm_from_gguf(d: Description) -> dict[str, object]:
 
 class Dots1(CausalModel):
     family = "dots1"
-    architectures = ("Dots1ForCausalLM",)
-    settings = {**COMMON, **_EXPERTS, **WINDOWLESS, **not_read("mlp_bias")}  # noqa: RUF012 (a ClassVar of Model's)
+    architectures: ClassVar[tuple[str, ...]] = ("Dots1ForCausalLM",)
+    settings: ClassVar[Settings] = {**COMMON, **EXPERTS, **WINDOWLESS, **not_read("mlp_bias")}
     gguf: ClassVar[Mapping[str, GgufForm]] = {
         "dots1": GgufForm(
             lambda d: {**d.attending(), **scored_from_gguf(d)}, SHARED_LEAVES, settings=gguf_settings.SCORED
         )
     }
-    defaults = {"max_position_embeddings": 2048, "num_key_value_heads": 32, "intermediate_size": 10_944}  # noqa: RUF012 (the same)
+    defaults: ClassVar[Mapping[str, object]] = {
+        "max_position_embeddings": 2048,
+        "num_key_value_heads": 32,
+        "intermediate_size": 10_944,
+    }
     shared = "shared_experts"
     experts_where_silent: Mapping[str, int] = {}  # sizes, where a file has none
     dense_where_silent = 0
@@ -76,11 +80,20 @@ class Dots1(CausalModel):
             "shared_expert_intermediate_size": inner
             * reader.within("n_shared_experts", 1, 2**10, silent.get("n_shared_experts")),
             "routed_scale": reader.number("routed_scaling_factor", 1.0),
-            "norm_topk_prob": reader.flag("norm_topk_prob", cls.norm_where_silent),
-            "expert_layers": tuple(
-                range(reader.within("first_k_dense_replace", 0, _MOST, cls.dense_where_silent), reader.layers())
-            ),
+            "norm_topk_prob": cls.normed(reader),
+            "expert_layers": cls.sparse_layers(raw, reader, where),
         }
+
+    @classmethod
+    def normed(cls, reader: Reader) -> bool:
+        """Whether an expert's score is divided by those of all that were chosen."""
+        return not reader.null("norm_topk_prob") and reader.flag("norm_topk_prob", cls.norm_where_silent)
+
+    @classmethod
+    def sparse_layers(cls, raw: Raw, reader: Reader, where: str) -> tuple[int, ...]:  # noqa: ARG003 (others look at them)
+        """The layers with experts."""
+        dense = reader.within("first_k_dense_replace", 0, _MOST, cls.dense_where_silent)
+        return tuple(range(dense, reader.layers()))
 
     @classmethod
     def experts(cls, config: CausalConfig) -> ExpertsPlan:
@@ -100,7 +113,7 @@ class Dots1(CausalModel):
 class Glm4Moe(Dots1):
     family = "glm4_moe"
     architectures = ("Glm4MoeForCausalLM",)
-    settings = {  # noqa: RUF012 (a ClassVar of Model's)
+    settings: ClassVar[Settings] = {
         **Dots1.settings,
         "use_qk_norm": read("whether each head of q and k is normed"),
         "num_mtp_layers": COMMON["mtp_*"],
@@ -112,7 +125,7 @@ class Glm4Moe(Dots1):
             settings=gguf_settings.SCORED,
         )
     }
-    defaults = {  # noqa: RUF012 (the same)
+    defaults: ClassVar[Mapping[str, object]] = {
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 8,
         "intermediate_size": 10_944,
@@ -134,12 +147,7 @@ class Glm4Moe(Dots1):
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-        """Without layers that predict further tokens, which stand behind the others."""
-        found = super().adapt(config, sources)
-        last = config.num_hidden_layers
-        further = {name.split(".")[2] for name in found if name.endswith(".eh_proj.weight")}
-        prefixes = tuple(f"model.layers.{index}." for index in further if index.isdigit() and int(index) >= last)
-        return {name: source for name, source in found.items() if not name.startswith(prefixes)}
+        return without_further(config, super().adapt(config, sources))
 
 
 def group_choice(reader: Reader, count: int, silent: int | None, where: str) -> Fields:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +27,15 @@ from .reader import read_gguf
 from .tokenizer import read_text, vocabulary_kind
 
 # By general.architecture: the family that computes it, and how it stands in these files. Some have another family for
-# files with experts: "llama/experts".
+# certain files (_OF_SOME): "llama/experts".
 ARCHITECTURES: dict[str, tuple[type[Model], GgufForm]] = {
     name: (family, form) for family in FAMILIES.values() for name, form in family.gguf.items()
+}
+
+# Which files those are, by their keys.
+_OF_SOME: dict[str, Callable[[Keys], bool]] = {
+    "experts": lambda keys: keys.integer(".expert_count", 0, default=0) > 0,
+    "softmax": lambda keys: keys.integer(".expert_gating_func", 0, default=0) in (0, 1),
 }
 
 __all__ = ["ARCHITECTURES", "Parts", "read"]
@@ -72,6 +79,8 @@ def read(path: Path) -> Parts:
 
 
 def _form(keys: Keys) -> tuple[type[Model], GgufForm]:
-    sparse = ARCHITECTURES.get(f"{keys.architecture}/experts")
-    has_experts = sparse is not None and keys.integer(".expert_count", 0, default=0) > 0
-    return sparse if sparse is not None and has_experts else ARCHITECTURES[keys.architecture]
+    for kind, is_one in _OF_SOME.items():
+        found = ARCHITECTURES.get(f"{keys.architecture}/{kind}")
+        if found is not None and is_one(keys):
+            return found
+    return ARCHITECTURES[keys.architecture]

@@ -7,6 +7,7 @@
   one more, and the norm has its groups one below the other.
 - ``qwen35`` has value heads round robin over the key heads, checkpoints have them grouped by key head. ``qwen3next``
   has them grouped, but q, k, v and z of all heads one after the other where checkpoints go key head by key head.
+- ``deepseek2`` may have the maps of latents as two tensors, of which that of keys is turned round for each head.
 - Experts are one tensor for all; q, k and v of a layer may be one tensor, too, and so may gate and up.
 
 Checked against llama.cpp's conversion scripts and transformers' GGUF loader, and by tests/python/test_gguf.py.
@@ -14,6 +15,7 @@ Checked against llama.cpp's conversion scripts and transformers' GGUF loader, an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +27,9 @@ from ..config import ModelConfig
 from ..delta import HybridConfig, rows_by_part
 from ..experts_config import ExpertsConfig
 from ..gguf_form import GgufForm
+from ..latent_config import LatentConfig
 from ..recurrent import RecurrentConfig
-from ..weights import Array, WeightSource
+from ..weights import Array, WeightSource, to_float32
 from .reader import GgufFile, Tensor
 from .weights import changed, joined, moved, reordered, rows_of, source
 
@@ -101,6 +104,8 @@ class _Search:
             return self._qkvz(block, shape)
         if leaf.endswith("e_score_correction_bias"):
             return self._bias_of_choice(f"{block}.exp_probs_b.bias", shape[-1])
+        if leaf == "self_attn.kv_b_proj.weight" and f"{block}.attn_kv_b.weight" not in self._file.tensors:
+            return self._maps_of_latents(block, shape)
         base, _, kind = leaf.rpartition(".")
         written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
         if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
@@ -160,6 +165,21 @@ class _Search:
         """[experts], or [1, experts] as some checkpoints have it."""
         tensor = self._tensor(name, (experts,))
         return self._whole(name, (1, experts) if len(tensor.shape) > 1 else (experts,))
+
+    def _maps_of_latents(self, block: str, shape: tuple[int, ...]) -> WeightSource:
+        """Head by head, from attn_k_b [heads, rank, nope] and attn_v_b [heads, value, rank]."""
+        assert isinstance(self._config, LatentConfig)
+        heads, (rank, nope, _, value, _) = self._config.num_attention_heads, self._config.latent
+        parts = []
+        for name, rows, columns in (("attn_k_b", rank, nope), ("attn_v_b", value, rank)):
+            tensor = self._checked(f"{block}.{name}.weight", (heads, rows, columns))
+            parts.append(source(tensor._replace(shape=(heads * rows, columns)), tensor.name))
+
+        def read(begin: int, end: int) -> Array:
+            keys, values = (to_float32(part.read(), part.dtype).reshape(heads, -1, part.shape[1]) for part in parts)
+            return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)[begin:end]
+
+        return WeightSource(f"{block}.attn_kv_b.weight", "F32", shape, 4 * math.prod(shape), parts[0].origin, read)
 
     def _qkvz(self, block: str, shape: tuple[int, ...]) -> WeightSource:
         """Key head by key head, from attn_qkv and attn_gate; files of the first days have it as it was, as ssm_in."""
