@@ -48,7 +48,12 @@ CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
   require(ropes == 0 || ropes == 1 || ropes == layers, "causal_cache", "rope: got ", ropes, ", allowed none, 1 or ",
           layers);
   for (const ops::RopeParams& each : options.rope) {
-    ops::rope_table(each, static_cast<std::int32_t>(shape.k_dim));
+    const auto head_dim = static_cast<std::int32_t>(shape.k_dim);
+    ops::rope_table(each, head_dim);
+    const std::int32_t rotated = each.dims == 0 ? head_dim : each.dims;
+    const std::int32_t most = head_dim - static_cast<std::int32_t>(shape.latent_dim);
+    require(rotated <= most, "causal_cache", "rope: got ", rotated, " rotated dims, allowed up to ", most,
+            ": the latent behind them is not rotated");
   }
   check_visibility(options);
   rope = ropes == 1 ? std::vector<ops::RopeParams>(layers, options.rope.front()) : options.rope;

@@ -225,6 +225,8 @@ def test_caches_of_a_prefix_cache() -> None:
         ((1, 1, 8, 4), {"v_head_dim": -1}, VALUE, "v_head_dim"),
         ((1, 1, 8, 4), {"latent_dim": 9}, VALUE, "latent_dim: got 9, allowed up to 8"),
         ((1, 1, 8, 4), {"latent_dim": 4, "v_head_dim": 4}, VALUE, "v_head_dim: got 4, allowed 0 with latent_dim"),
+        ((1, 1, 8, 4), {"latent_dim": 4, "rope": {}}, VALUE, "rope: got 8 rotated dims, allowed up to 4"),
+        ((1, 1, 8, 4), {"latent_dim": 4, "rope": {"dims": 6}}, VALUE, "rope: got 6 rotated dims, allowed up to 4"),
         ((1, 1, 8, 4), {"dtype": "int32"}, VALUE, "dtype: got int32, allowed float32 or float16"),
         ((1, 1, 8, 4), {"dtype": "float8"}, TYPE, "float8"),
         ((1, 1, 8, 4), {"dtype": None}, TYPE, "dtype"),
