@@ -187,6 +187,8 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   const auto length = static_cast<std::int32_t>(tokens.size());
   session->at_.atomic = AtomicSpans(options.atomic, length);
   if (with_media) session->at_.atomic.add_media(tokens, 0);
+  session->at_.message_ends = MessageEnds(options.message_ends, length,
+                                          Checkpointer::least_between_message_ends(state_->options.checkpoint_every));
   session->at_.tail = keys_of(tokens, session->at_.atomic);
   Entry entry(*state_);
   state_->times.settle();

@@ -76,6 +76,9 @@ struct BeginOptions {
   // Spans [begin, end) of the prompt that go as one; media items are found by themselves.
   std::vector<std::pair<std::int32_t, std::int32_t>> atomic;
   bool always_load = false;  // as with LoadPolicy::kAlways
+  // Lengths at which messages of the prompt end, ascending, from 1 to its length: where later prompts are likely to
+  // part, so that recurrent states are kept there (tree/message_ends.h).
+  std::vector<std::int32_t> message_ends = {};
 };
 
 // The holdings of a namespace in each pool and tier, and its quota if it has one: the most that it may have, and the

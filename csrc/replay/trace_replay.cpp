@@ -87,11 +87,13 @@ void Replay::compute(Step& step) const {
 }
 
 Served Replay::serve(std::string_view name_space, std::span<const Token> prompt, std::span<const Token> output,
-                     double time) {
+                     double time, std::vector<std::int32_t> message_ends) {
   *now_ = std::max(*now_, time);
   BeginOptions begin;
   begin.reuse_all = options_.whole;
   const std::span<const Token> fitting = prompt.first(std::min<std::size_t>(prompt.size(), options_.capacity));
+  std::erase_if(message_ends, [&](std::int32_t end) { return end > static_cast<std::int64_t>(fitting.size()); });
+  begin.message_ends = std::move(message_ends);
   const SessionPtr session = cache_->begin(name_space, fitting, begin);
   const Served served{static_cast<std::int64_t>(prompt.size()), session->matched(), session->reused()};
   for (StepPtr step; (step = session->next_prefill(options_.chunk, step)) != nullptr;) compute(*step);

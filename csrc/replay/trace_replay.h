@@ -52,9 +52,11 @@ class Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
+  // `message_ends`: as of BeginOptions, as far as the prompt fits.
   // `time`: never before that of the request before; an earlier one is taken as that. Throws kArgument for an empty
   // prompt and for negative symbols.
-  Served serve(std::string_view name_space, std::span<const Token> prompt, std::span<const Token> output, double time);
+  Served serve(std::string_view name_space, std::span<const Token> prompt, std::span<const Token> output, double time,
+               std::vector<std::int32_t> message_ends = {});
 
   const ReplayOptions& options() const noexcept { return options_; }
   PrefixCacheStats stats() const { return cache_->stats(); }

@@ -10,20 +10,25 @@ namespace kvtrie {
 std::vector<WantedPoint> Checkpointer::wanted_between(const Cursor& cursor, std::int32_t end) const {
   std::vector<WantedPoint> captures;
   if (!cursor.publish) return captures;
-  const auto want = [&](std::int32_t at, PointKind kind) {
+  const auto want = [&](std::int32_t at, PointKind kind, double worth = 0) {
     if (at <= cursor.computed || at > end || cursor.atomic.inside(at)) return;
     const auto before = [](const WantedPoint& each, std::int32_t offset) { return each.offset < offset; };
     const auto place = std::lower_bound(captures.begin(), captures.end(), at, before);
     if (place == captures.end() || place->offset != at) {
-      captures.insert(place, {at, kind});
+      captures.insert(place, {at, kind, worth});
     } else {
       place->kind = std::max(place->kind, kind);
     }
   };
   for (const WantedPoint& wanted : cursor.wanted) want(wanted.offset, wanted.kind);
+  if (caches_.states.empty()) return captures;
+  for (std::size_t i = cursor.message_ends.first_behind(cursor.computed);
+       i < cursor.message_ends.size() && cursor.message_ends[i] <= end; ++i)
+    want(cursor.message_ends[i], PointKind::kSpaced, MessageEnds::worth(i));
   const std::int64_t every = every_;
-  for (std::int64_t at = (cursor.computed / every + 1) * every; at <= end && !caches_.states.empty(); at += every) {
-    want(static_cast<std::int32_t>(at), PointKind::kSpaced);
+  for (std::int64_t at = (cursor.computed / every + 1) * every; at <= end; at += every) {
+    const auto offset = static_cast<std::int32_t>(at);
+    if (!cursor.message_ends.any_near(offset, every_ / 2)) want(offset, PointKind::kSpaced);
   }
   return captures;
 }
@@ -41,7 +46,8 @@ HeldState Checkpointer::cut_from(const Node* kept, std::size_t state, std::int32
   return caches_.states[state]->cut(caches_.states_among(state_of(kept).point().held)[state], length);
 }
 
-void Checkpointer::make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states) {
+void Checkpointer::make_point(Cursor& cursor, const WantedPoint& wanted, std::vector<HeldState> states) {
+  const std::int32_t offset = wanted.offset;
   if (!caches_.has_points() || !cursor.publish || offset <= 0 || offset > cursor.published()) return;
   if (cursor.atomic.inside(offset)) return;
   std::vector<HeldState> held(caches_.all.size());
@@ -50,12 +56,12 @@ void Checkpointer::make_point(Cursor& cursor, std::int32_t offset, PointKind kin
     held[i] = caches_.all[i]->hold(cursor.sequences[i], offset);
   }
   std::move(states.begin(), states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches_.attention.size()));
-  points_.put(node_ending_at(trie_, cursor.node, offset), kind, std::move(held));
+  points_.put(node_ending_at(trie_, cursor.node, offset), wanted.kind, std::move(held), wanted.worth);
   ++totals_.captures;
 }
 
-void Checkpointer::make_end_point(Cursor& cursor, PointKind kind) {
-  make_point(cursor, cursor.computed, kind, states_of(cursor));
+void Checkpointer::make_end_point(Cursor& cursor, PointKind kind, double worth) {
+  make_point(cursor, {cursor.computed, kind, worth}, states_of(cursor));
 }
 
 void Checkpointer::share_live_state(std::span<Node* const> nodes, std::int32_t target) {

@@ -9,6 +9,7 @@
 //     points              s         s         d         s                l           e
 //
 //     wanted of the prompt    `l` before its last token; `d` where it diverges from the known  (begin, append)
+//     ends of messages        `m` where a message of the prompt ends (tree/message_ends.h)
 //     spaced                  `s` every `checkpoint_every` tokens, while states cannot be computed back
 //     at the end              `e` where a conversation closes, or a user marks it
 //
@@ -16,6 +17,7 @@
 // windows have gone. Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -48,10 +50,14 @@ class Checkpointer {
   // The restore points that a step of the cursor up to `end` makes: wanted ones and spaced ones, each length once,
   // ascending.
   std::vector<WantedPoint> wanted_between(const Cursor& cursor, std::int32_t end) const;
-  // At `offset` of the cursor's path, from what is given of each of `states` and the cells that the cursor holds.
+  // A turn is left out where another one ends within so many tokens before it.
+  static std::int32_t least_between_message_ends(std::int32_t every) noexcept {
+    return std::max(every / kMessagesAGap, 1);
+  }
+  // At the offset on the cursor's path, from what is given of each of `states` and the cells that the cursor holds.
   // Nothing when the path or the cells do not reach.
-  void make_point(Cursor& cursor, std::int32_t offset, PointKind kind, std::vector<HeldState> states);
-  void make_end_point(Cursor& cursor, PointKind kind);  // where it stands
+  void make_point(Cursor& cursor, const WantedPoint& wanted, std::vector<HeldState> states);
+  void make_end_point(Cursor& cursor, PointKind kind, double worth = 0);  // where it stands
   std::vector<HeldState> states_of(const Cursor& cursor) const;
   // The part of `kept` (Planner::point_for) that belongs to one of `states` and serves at `length`. REQUIRES: it is on
   // the device.
@@ -63,6 +69,8 @@ class Checkpointer {
   void keep_as_point(Node* node, Node* below);
 
  private:
+  static constexpr std::int32_t kMessagesAGap = 16;  // ends that are kept between two spaced points, at most
+
   const CacheTable& caches_;
   Trie& trie_;
   RestorePoints& points_;

@@ -33,6 +33,7 @@ void Cursors::branch(Cursor& from, Cursor& twin) {
   twin.set_tail(from.unpublished(), 0);
   twin.computed = from.computed;
   twin.wanted = from.wanted;
+  twin.message_ends = from.message_ends;
   twin.atomic = from.atomic;
   twin.use = from.use;
   twin.publish = from.publish;

@@ -88,6 +88,7 @@ void ContextShift::apply(Cursor& cursor, std::int32_t begin, std::int32_t end) {
   cursor.publish = cursor.use = false;
   cursor.computed -= end - begin;
   cursor.wanted.clear();
+  cursor.message_ends = {};
   cursors_.move_to(cursor, node_ending_at(trie_, cursor.node, begin));
 }
 

@@ -203,13 +203,13 @@ void Steps::make_points(OpenStep& step, std::size_t index) {
   for (const WantedPoint& wanted : step.captures[index]) {
     if (wanted.offset > cursor.computed) break;  // of drafts that were wrong
     if (wanted.offset == cursor.computed) {
-      checkpointer_.make_end_point(cursor, wanted.kind);
+      checkpointer_.make_end_point(cursor, wanted.kind, wanted.worth);
       continue;
     }
     std::vector<HeldState> held;
     held.reserve(captured.size());
     for (auto& each : captured) held.push_back(std::move(each[step.number_inside(index, wanted.offset)]));
-    checkpointer_.make_point(cursor, wanted.offset, wanted.kind, std::move(held));
+    checkpointer_.make_point(cursor, wanted, std::move(held));
   }
   std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
 }

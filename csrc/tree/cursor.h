@@ -24,6 +24,7 @@
 
 #include "cache/layer_cache.h"
 #include "tree/atomic_spans.h"
+#include "tree/message_ends.h"
 #include "tree/node_state.h"
 #include "trie/trie.h"
 
@@ -35,6 +36,7 @@ struct OpenStep;
 struct WantedPoint {
   std::int32_t offset = 0;
   PointKind kind = PointKind::kNone;
+  double worth = 0;  // of a spaced one (RestorePoints::put); 0: by its place on the grid
 };
 
 struct Cursor {
@@ -44,6 +46,7 @@ struct Cursor {
   Owner owner = kOwnCallers;          // of what its sequences claim
   std::vector<SequenceId> sequences;  // one per cache, those of attention first
   std::vector<WantedPoint> wanted;    // ascending
+  MessageEnds message_ends;           // of its prompt
   AtomicSpans atomic;
   Tokens tail;  // keys (media.h) of tokens from the published length on start at tail[tail_begin]
   std::size_t tail_begin = 0;

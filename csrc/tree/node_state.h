@@ -90,9 +90,12 @@ struct RestorePoint {
   std::vector<HeldState> held;    // the window or the state of each cache; empty where nothing is needed of it
   std::vector<BlobSlice> copies;  // the same outside the device; no blob: nothing is needed
   bool on_device = true;          // `held` is there
-  bool gone_back_to = false;      // a session did
+  std::uint32_t returns = 0;      // sessions that went back to it
+  bool superseded = false;        // of an end: its conversation ended further on since
+  std::uint32_t ordinal = 0;      // of an end: 1 and that of the nearest one above
   std::uint64_t number = 0;       // of all that were made
-  double value = 0;               // what a spaced one is worth; the least goes first
+  double worth = 0;               // of a message's end, in gaps of the grid; 0: its place on the grid says it
+  double value = 0;               // `worth` and the floor when it was made; of spaced ones the least goes first
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
   bool copied() const noexcept { return !copies.empty(); }

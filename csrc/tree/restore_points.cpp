@@ -1,6 +1,7 @@
 #include "tree/restore_points.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -20,7 +21,8 @@ RestorePoints::Rank RestorePoints::rank_of(const NodeState& state) noexcept {
   const RestorePoint& point = state.point();
   if (!point.exists() || !point.on_device || state.pins() > 0) return Rank::kNone;
   if (state.user()) return Rank::kUser;
-  return point.kind == PointKind::kSpaced && !point.gone_back_to ? Rank::kSpaced : Rank::kOrdered;
+  const bool spaced = point.kind == PointKind::kSpaced && point.returns == 0;
+  return spaced || point.superseded ? Rank::kSpaced : Rank::kOrdered;
 }
 
 bool RestorePoints::takes(const RestorePoint& point, std::size_t resource) const noexcept {
@@ -29,7 +31,9 @@ bool RestorePoints::takes(const RestorePoint& point, std::size_t resource) const
 
 // The distance to the next points when all whose number 2 divides less often have gone, in units of `every`.
 double RestorePoints::gap_of(const Node* node) const noexcept {
-  const std::int64_t number = std::max<std::int64_t>(node->end() / every_, 1);
+  const RestorePoint& point = state_of(node).point();
+  if (point.worth > 0) return point.worth;
+  const std::int64_t number = point.superseded ? point.ordinal : std::max<std::int64_t>(node->end() / every_, 1);
   return static_cast<double>(number & -number);
 }
 
@@ -86,14 +90,16 @@ void RestorePoints::release(Node* node) {
   }
 }
 
-void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held) {
-  const PointKind most = std::max(kind, state_of(node).point().kind);
+void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held, double worth) {
+  const PointKind before = state_of(node).point().kind, most = std::max(kind, before);
   remove(node);
   RestorePoint& point = point_of(node);
   point.kind = most;
   point.held = std::move(held);
   point.on_device = true;
   point.number = ++made_;
+  point.worth = most == PointKind::kSpaced ? worth : 0;
+  if (most == PointKind::kEnd) point.ordinal = 1 + ordinal_above(node);
   point.value = floor_of(node) + gap_of(node);
   ++count_;
   try {
@@ -102,6 +108,49 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held)
     remove(node);
     throw;
   }
+  if (most == PointKind::kEnd && before != PointKind::kEnd) supersede_above(node);
+}
+
+// ---- ends that were superseded ------------------------------------------------------------------------------------
+
+namespace {
+
+// The nearest end above; null when there is none.
+Node* end_above(const Node* node) {
+  for (Node* above = node->parent(); above != nullptr && !above->is_root(); above = above->parent())
+    if (state_of(above).point().kind == PointKind::kEnd) return above;
+  return nullptr;
+}
+
+}  // namespace
+
+std::uint32_t RestorePoints::ordinal_above(const Node* node) noexcept {
+  const Node* above = end_above(node);
+  return above == nullptr ? 0 : state_of(above).point().ordinal;
+}
+
+void RestorePoints::supersede(Node* node) {
+  RestorePoint& point = point_of(node);
+  trie_.make_room_in_orders(node);
+  point.superseded = true;
+  point.value = floor_of(node) + gap_of(node);
+  try {
+    settle(node);
+  } catch (...) {
+    point.superseded = false;
+    settle(node);  // takes no memory: there is room
+    throw;
+  }
+}
+
+// Above one that was superseded all are, but for those that are none of it or that a session went back to since. With
+// no memory for a change in the order, the rest stay where they are: they only go later.
+void RestorePoints::supersede_above(Node* node) noexcept {
+  try {
+    for (Node* end = end_above(node); end != nullptr && !state_of(end).point().superseded; end = end_above(end))
+      if (state_of(end).point().returns < 2) supersede(end);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
@@ -109,6 +158,7 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
   places_.make_room(node);
   point.kind = kind;
+  if (kind == PointKind::kEnd) point.ordinal = 1 + ordinal_above(node);
   point.copies = std::move(copies);
   point.on_device = false;
   point.number = ++made_;
@@ -164,10 +214,11 @@ bool RestorePoints::remove(Node* node) {
 
 void RestorePoints::go_back_to(Node* node) {
   RestorePoint& point = point_of(node);
-  if (!point.exists() || point.gone_back_to) return;
+  if (!point.exists()) return;
   trie_.make_room_in_orders(node);
   take_out_of_spaced(node);
-  point.gone_back_to = true;
+  ++point.returns;
+  point.superseded = false;
   settle(node);
 }
 

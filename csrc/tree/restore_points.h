@@ -20,13 +20,24 @@
 // Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). The points
 // that take some of a given one go in this order:
 //
-//     1  spaced points that nobody went back to: the least of L + 2^n, where n is how often 2 divides the number of the
+//     1  spaced points that nobody went back to, and ends that were superseded: the least of L + 2^n, where n is how
+//     often 2 divides the number of the
 //        point's place in its conversation, and L the greatest value of one that left before it was made. So their
 //        distance doubles with the distance from the end of the conversation, and conversations that are not used any
 //        more thin out. (Greedy-dual with the gap that a point would leave in the grid as its cost: Cao and Irani,
 //        USITS 1997.)
+//        A turn (message_ends.h) has its worth from its number in the conversation instead.
+//        A message's end (message_ends.h) is numbered among those of its prompt instead, an end that was superseded
+//        among the ends of its path.
 //     2  all others, in an order of the tree: under the cache's policy, by the uses of their nodes
 //     3  those a user asked for (`checkpoint`), the one marked longest ago first
+//
+// An end is superseded when its conversation ends further on: the next prompt goes on from the new one, and only an
+// edit or another answer goes back to the old one. If a session does, it is an end again, until the next one; the second
+// time for good.
+//
+//     path      root ---- e1 ---- e2 ---- e3        e1 and e2 are superseded, and go before the last end of any other
+//                          `----- e4                 conversation. A session goes back to e1 and ends at e4: so is e1.
 //
 // Each group of namespaces (trie/victim_order.h) has its own L and its own points, so that what goes of one does not
 // depend on the others.
@@ -60,8 +71,9 @@ class RestorePoints {
   // `every`: how far apart spaced points are. `trie` and `places` outlive this.
   RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every);
 
-  // In place of the one that is there, whose kind stays when it is wanted more.
-  void put(Node* node, PointKind kind, std::vector<HeldState> held);
+  // In place of the one that is there, whose kind stays when it is wanted more. `worth`: of a spaced one, in gaps of
+  // the grid; 0: what its place on the grid says.
+  void put(Node* node, PointKind kind, std::vector<HeldState> held, double worth = 0);
   void put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies);
   void add_copies(Node* node, std::vector<BlobSlice> copies);
   void drop_copies(Node* node);
@@ -104,6 +116,9 @@ class RestorePoints {
   static Spaced::value_type key_of(Node* node);
   bool in_spaced(const Node* node, std::size_t resource) const;
   double gap_of(const Node* node) const noexcept;
+  static std::uint32_t ordinal_above(const Node* node) noexcept;
+  void supersede(Node* node);
+  void supersede_above(Node* node) noexcept;
   void take_out(Node* node);
   void take_out_of_spaced(Node* node);
   void release(Node* node);

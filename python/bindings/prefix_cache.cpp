@@ -141,10 +141,15 @@ PrefixCachePtr make_cache(
 }
 
 Typed<"Session"> begin(const PrefixCachePtr& self, const Typed<"Integers">& tokens, const Typed<"str">& name_space,
-                       bool reuse_all, bool use, bool publish, const Typed<"Spans | None">& atomic) {
+                       bool reuse_all, bool use, bool publish, const Typed<"Spans | None">& atomic,
+                       const Typed<"Integers">& message_ends) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
-  const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
+  const BeginOptions options{.reuse_all = reuse_all,
+                             .use = use,
+                             .publish = publish,
+                             .atomic = to_spans(atomic, "begin"),
+                             .message_ends = IntegerArgument(message_ends, "begin", "message_ends", 1).vector()};
   return keeping(without_gil([&] { return self->begin(name, prompt.span(), options); }), self);
 }
 
@@ -265,13 +270,17 @@ using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 void add_sessions(PrefixCacheClass& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
+        py::arg("message_ends") = py::tuple(),
         R"(A session that reuses as much of the prompt as possible.
 
 ``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
 compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
 shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused whole or not at all, such as groups
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
-span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
+span are different: the other calls that take tokens take ``atomic``, too. ``message_ends``: lengths of the prompt at which
+messages end, ascending, where later prompts are likely to part from it; recurrent layers keep a state there, in place of
+those every ``checkpoint_every`` tokens around it. Ends closer than a sixteenth of that to the one before, and models
+without recurrent layers, do without. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
   c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512, py::arg("drafts") = py::none(),
         R"(One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.

@@ -33,11 +33,13 @@ std::unique_ptr<Replay> make(const Typed<"int">& capacity, const Typed<"str">& p
 }
 
 Typed<"tuple[int, int, int]"> serve(Replay& self, const Typed<"Integers">& tokens, const Typed<"Integers">& output,
-                                    const Typed<"str">& name_space, double time) {
+                                    const Typed<"str">& name_space, double time,
+                                    const Typed<"Integers">& message_ends) {
   const IntegerArgument prompt(tokens, "Replay.serve", "tokens");
   const IntegerArgument answer(output, "Replay.serve", "output");
   const std::string name(to_text(name_space, "Replay.serve", "namespace"));
-  const Served served = without_gil([&] { return self.serve(name, prompt.span(), answer.span(), time); });
+  const std::vector<std::int32_t> ends = IntegerArgument(message_ends, "Replay.serve", "message_ends", 1).vector();
+  const Served served = without_gil([&] { return self.serve(name, prompt.span(), answer.span(), time, ends); });
   return py::make_tuple(served.requested, served.matched, served.reused);
 }
 
@@ -71,10 +73,10 @@ needed. Counts are in symbols: tokens, or ids of blocks, each of which takes one
         py::arg("window") = 0, py::arg("window_capacity") = 0, py::arg("slots") = 0, py::arg("checkpoint_every") = 512,
         py::arg("host_capacity") = 0, py::arg("chunk") = 0);
   c.def("serve", &serve, py::arg("tokens"), py::arg("output") = py::tuple(), py::arg("namespace") = "default",
-        py::arg("time") = 0.0,
+        py::arg("time") = 0.0, py::arg("message_ends") = py::tuple(),
         R"((requested, matched, reused) of a prompt that arrives at ``time`` seconds; it is computed, then ``output``.
 
-What does not fit into ``capacity`` is not kept; the whole prompt counts as requested. ``ArgumentError`` for an empty
+``message_ends``: as of ``PrefixCache.begin``. What does not fit into ``capacity`` is not kept; the whole prompt counts as requested. ``ArgumentError`` for an empty
 prompt or negative symbols.)");
   c.def("summary", &summary, py::arg("most") = 512,
         "What it knows now, as ``PrefixCache.summary`` has it: uint64 [at most ``most``]; a block is 64 symbols.");

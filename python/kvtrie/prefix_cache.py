@@ -13,6 +13,8 @@ from . import _core
 from ._amounts import amounts
 from ._arguments import refusal
 from ._live import Live
+from ._message_ends import message_ends as ends_of
+from ._message_ends import special_ids
 from ._paths import path_text
 from ._quotas import Quota, Share
 from ._spacing import spacing
@@ -73,7 +75,8 @@ class PrefixCache(Live, _core.PrefixCache):
     process. A list of keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``,
     log or figure. ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are
     none yet. None: none can be set, and nothing is counted by namespace. ``tokenizer``: what drawings, notebooks and
-    ``explain`` show text by unless they are given a ``decode``, and what ``explain`` reads a text by; nothing else.
+    ``explain`` show text by unless they are given a ``decode``, what ``explain`` reads a text by, and whose special
+    tokens say where the messages of a prompt end (``begin``).
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -133,8 +136,48 @@ class PrefixCache(Live, _core.PrefixCache):
         self._tokenizer = tokenizer
         self._caches = list(held)
         self._policy = policy
+        self._special = np.asarray(special_ids(tokenizer) if _has_states(held) else (), np.int32)
         for name, quota in (quotas or {}).items():
             self.set_quota(name, **quota)
+
+    def begin(
+        self,
+        tokens: _core.Integers,
+        namespace: str = "default",
+        *,
+        reuse_all: bool = False,
+        use: bool = True,
+        publish: bool = True,
+        atomic: Optional[_core.Spans] = None,
+        message_ends: Optional[_core.Integers] = None,
+    ) -> _core.Session:
+        """A session that reuses as much of the prompt as possible.
+
+        ``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
+        compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing;
+        ``publish=False`` shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused whole
+        or not at all, such as groups of tokens that see each other; items of ``kv.media`` are found by themselves. The
+        same tokens with and without such a span are different: the other calls that take tokens take ``atomic``, too.
+
+        ``message_ends``: lengths of the prompt at which messages end, ascending, where later prompts are likely to part
+        from it. Recurrent layers keep a state there, in place of those every ``checkpoint_every`` tokens around it; ends
+        closer than a sixteenth of that to the one before, and models without recurrent layers, do without. None: where
+        the special tokens of the cache's ``tokenizer`` say; an empty list: none.
+
+        Raises ``ArgumentError`` for no tokens, negative ones that are no media item, more than the smallest cache of
+        full attention has cells, or ends that do not ascend from 1 to the prompt's length.
+        """
+        if message_ends is None:
+            message_ends = ends_of(tokens, self._special) if len(self._special) else ()
+        return super().begin(
+            tokens,
+            namespace,
+            reuse_all=reuse_all,
+            use=use,
+            publish=publish,
+            atomic=atomic,
+            message_ends=message_ends,
+        )
 
     @property
     def caches(self) -> list[Cache]:
@@ -274,6 +317,11 @@ def _automatic_disk_bytes(folder: str) -> int:
         path = os.path.dirname(path)
     space = os.statvfs(path) if os.path.isdir(path) else None
     return present + (space.f_bavail * space.f_frsize // 2 if space is not None else 0)
+
+
+def _has_states(caches: Sequence[Cache]) -> bool:
+    parts = [part for cache in caches for part in (cache.caches if isinstance(cache, _core.HybridCache) else [cache])]
+    return any(isinstance(part, _core.RecurrentCache) for part in parts)
 
 
 def _automatic_host_bytes(caches: Sequence[Cache]) -> int:

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "tree/leases.h"
+#include "tree/message_ends.h"
 
 namespace kvtrie {
 namespace {
@@ -28,15 +29,17 @@ std::vector<BlobSlice> some_copies() {
 // What the twin knows of a node's point.
 struct PointTwin {
   PointKind kind = PointKind::kNone;
-  bool on_device = false, gone_back_to = false, has_window = false;
+  bool on_device = false, superseded = false, has_window = false;
+  std::uint32_t returns = 0;
+  std::uint64_t ordinal = 0;
   std::optional<std::uint64_t> marked;  // when a user did
   std::uint32_t pins = 0;
-  double value = 0;
+  double worth = 0, value = 0;
   std::uint64_t number = 0, age = 0;
 
   bool takes(std::size_t resource) const { return resource == kSlots || has_window; }
   bool could_go() const { return kind != PointKind::kNone && on_device && pins == 0; }
-  bool spaced() const { return could_go() && !marked && kind == PointKind::kSpaced && !gone_back_to; }
+  bool spaced() const { return could_go() && !marked && ((kind == PointKind::kSpaced && returns == 0) || superseded); }
 };
 
 class PointDriver {
@@ -127,11 +130,24 @@ class PointDriver {
     return held;
   }
 
+  void give_value(const Node* node, PointTwin& twin) const {
+    std::int64_t number = std::max<std::int64_t>(node->end() / kEvery, 1);
+    if (twin.superseded) number = static_cast<std::int64_t>(twin.ordinal);
+    twin.value = floor_ + (twin.worth > 0 ? twin.worth : static_cast<double>(number & -number));
+  }
+
+  // Ends above it, the nearest first.
+  std::vector<Node*> ends_above(const Node* node) {
+    std::vector<Node*> found;
+    for (Node* each = node->parent(); !each->is_root(); each = each->parent())
+      if (twins_[each].kind == PointKind::kEnd) found.push_back(each);
+    return found;
+  }
+
   void arrive(Node* node, PointTwin& twin) {
     twin.on_device = true;
     twin.has_window = random_() % 2 == 0;
-    const std::int64_t number = std::max<std::int64_t>(node->end() / kEvery, 1);
-    twin.value = floor_ + static_cast<double>(number & -number);
+    give_value(node, twin);
     twin.age = ++clock_;
   }
 
@@ -139,11 +155,23 @@ class PointDriver {
     constexpr PointKind kKinds[] = {PointKind::kSpaced, PointKind::kSpaced, PointKind::kEnd, PointKind::kBranch};
     PointTwin& twin = twins_[node];
     leaves(node);
+    const PointKind before = twin.kind;
     twin.kind = std::max(twin.kind, kKinds[random_() % 4]);
-    twin.gone_back_to = false;
+    twin.superseded = false;
+    twin.returns = 0;
     twin.number = ++made_;
+    const double worth = random_() % 2 == 0 ? MessageEnds::worth(random_() % 12) : 0;
+    twin.worth = twin.kind == PointKind::kSpaced ? worth : 0;
+    const std::vector<Node*> above = ends_above(node);
+    twin.ordinal = above.empty() ? 1 : 1 + twins_[above.front()].ordinal;
     arrive(node, twin);
-    points_.put(node, twin.kind, held(node, twin.has_window));
+    points_.put(node, twin.kind, held(node, twin.has_window), worth);
+    if (twin.kind != PointKind::kEnd || before == PointKind::kEnd) return;
+    for (std::size_t i = 0; i < above.size() && !twins_[above[i]].superseded; ++i) {
+      if (twins_[above[i]].returns > 1) continue;
+      twins_[above[i]].superseded = true;
+      give_value(above[i], twins_[above[i]]);
+    }
   }
 
   void move(Node* node) {
@@ -151,6 +179,10 @@ class PointDriver {
     if (twin.kind == PointKind::kNone) {
       twin.kind = PointKind::kEnd;
       twin.number = ++made_;
+      const std::vector<Node*> above = ends_above(node);
+      twin.ordinal = above.empty() ? 1 : 1 + twins_[above.front()].ordinal;
+      twin.worth = 0;
+      twin.superseded = false;
       return points_.put_outside(node, PointKind::kEnd, some_copies());
     }
     if (!twin.on_device) {
@@ -178,7 +210,8 @@ class PointDriver {
       leaves(node);
       twin.age = ++clock_;
     }
-    if (twin.kind != PointKind::kNone) twin.gone_back_to = true;
+    if (twin.kind != PointKind::kNone) ++twin.returns;
+    twin.superseded = false;
     points_.go_back_to(node);
   }
 

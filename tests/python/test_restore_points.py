@@ -5,13 +5,16 @@ All kinds of caches; the models check every key and state they are given (kinds_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kvtrie as kv
 from fakes import compute, run
-from kinds_fakes import diverging, image, make, points_of, words
+from kinds_fakes import KindsModel, diverging, image, make, make_caches, points_of, words
+from kvtrie._message_ends import message_ends
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -272,3 +275,97 @@ def test_pinned_points_stay() -> None:
         run(cache, words(80 + seed, 40), model)
     assert cache.plan([*text, 3]).reusable == 0
     assert cache.check() == []
+
+
+# ---- where messages end ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_state_is_kept_where_a_message_ends(kind: str) -> None:
+    """An edited message costs its own tokens, and no more, whatever the distance of spaced points."""
+    cache, model = make(kind, **{**SMALL, "spacing": 64})
+    a = words(1, 120)
+    session = cache.begin(a, message_ends=[40, 43, 90])
+    compute(session, model)
+    session.close()
+    assert {40: "spaced", 90: "spaced", 119: "end"}.items() <= points_of(cache).items()
+    assert 43 not in points_of(cache)  # three tokens are computed sooner than a state is kept
+    assert 64 not in points_of(cache)  # 40 and 90 stand in for it
+    for at, reused in ((45, 40), (100, 90), (39, 0)):
+        assert run(cache, diverging(a, at, at, 120), model).reused == reused
+    assert cache.check() == []
+
+
+@pytest.mark.parametrize("kind", ("dense", *WINDOWED))
+def test_without_states_message_ends_change_nothing(kind: str) -> None:
+    made = []
+    for ends in ([], [40, 90]):
+        cache, model = make(kind, **SMALL)
+        session = cache.begin(words(1, 120), message_ends=ends)
+        compute(session, model)
+        session.close()
+        made.append(points_of(cache))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_prompt_within_a_conversation_begins_a_message(kind: str) -> None:
+    cache, model = make(kind, **{**SMALL, "spacing": 64})
+    session = cache.begin(words(1, 30))
+    compute(session, model)
+    session.append(9)  # an answer, whose last token is computed with what follows
+    compute(session, model)
+    session.append(8)
+    session.append(words(2, 20))
+    compute(session, model)
+    assert points_of(cache)[32] == "spaced"
+    session.close()
+
+
+def test_two_branches_and_a_rewind_keep_the_ends_ahead() -> None:
+    cache, model = make("hybrid", **{**SMALL, "spacing": 64})
+    session = cache.begin(words(1, 120), message_ends=[40, 80])
+    twin = session.branch()
+    session.rewind(60)
+    compute(session, model)
+    compute(twin, model)
+    assert {40, 80} <= points_of(cache).keys()
+    session.append(words(3, 40))
+    compute(session, model)
+    assert run(cache, [*words(1, 60), *words(4, 9)], model).reused >= 40
+    session.close()
+    twin.close()
+    assert cache.check() == []
+
+
+@pytest.mark.parametrize("ends", [[0], [5, 5], [9, 8], [61], [-1]])
+def test_message_ends_ascend_within_the_prompt(ends: list[int]) -> None:
+    cache, _ = make("hybrid", **SMALL)
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[begin\] message_ends: got "):
+        cache.begin(words(1, 60), message_ends=ends)
+    assert cache.check() == []
+
+
+class ChatTokens:
+    """A tokenizer with two special tokens, as a chat has them in front of a role."""
+
+    all_special_ids = (90, 91)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def test_special_tokens_say_where_messages_end() -> None:
+    caches = make_caches("hybrid")
+    model = KindsModel(caches)
+    cache = kv.PrefixCache(caches, checkpoint_every=64, tokenizer=ChatTokens(), host_bytes=0)
+    header = [90, 7, 91]
+    prompt = [*header, *words(1, 30), *header, *words(2, 30), *header]
+    run(cache, prompt, model)
+    assert sorted(points_of(cache)) == [36, len(prompt) - 1]
+    assert message_ends(prompt, np.asarray([90, 91])).tolist() == [3, 36]
+    assert message_ends([1, 2, 3], np.asarray([90, 91])).tolist() == []
+    assert message_ends([], np.asarray([90])).tolist() == []

@@ -1,0 +1,68 @@
+// The lengths of a prompt at which its messages end.
+//
+// Concept. An edited message, another answer, another question about the same document: prompts part where a message
+// ends, and nearly nowhere else. Whoever writes a prompt knows these lengths, and a recurrent state that is kept at one
+// of them serves the prompt that parts there. They take the place of the spaced restore points around them:
+//
+//     prompt   [ system 0..90 | user 90..140 | answer 140..1900 | user 1900..1960 ]
+//     kept                    m              m                  m
+//     spaced                                         512  1024  (1536)   none within half of 512 of an end
+//
+// Messages count from 1. The worth of an end is how often 2 divides its number, as 2^n: where room is short, every
+// second one of a conversation goes before the rest, as with spaced points (restore_points.h). An end that follows
+// another one more closely than `least` is left out: computing that little is cheaper than keeping a state.
+//
+// Threads: any, const access only. Units: tokens.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kvtrie {
+
+class MessageEnds {
+ public:
+  MessageEnds() = default;
+  // Throws kArgument unless they ascend, from 1 to `length`.
+  MessageEnds(const std::vector<std::int32_t>& ends, std::int32_t length, std::int32_t least) {
+    std::int32_t before = 0;
+    for (const std::int32_t end : ends) {
+      require(end > before && end <= length, "begin", "message_ends: got ", end, ", allowed ", before + 1, " to ",
+              length, ", ascending");
+      before = end;
+      add(end, least);
+    }
+  }
+
+  // REQUIRES: none is behind it.
+  void add(std::int32_t end, std::int32_t least) {
+    if (end - (empty() ? 0 : ends_.back()) >= least) ends_.push_back(end);
+  }
+
+  bool empty() const noexcept { return ends_.empty(); }
+  std::size_t size() const noexcept { return ends_.size(); }
+  std::int32_t operator[](std::size_t index) const { return ends_[index]; }
+  // The first that is behind `length`; size() when none is.
+  std::size_t first_behind(std::int32_t length) const noexcept {
+    return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), length) - ends_.begin());
+  }
+  // Whether one is at most `distance` away from `at`.
+  bool any_near(std::int32_t at, std::int32_t distance) const noexcept {
+    const std::size_t next = first_behind(at);
+    return (next < size() && ends_[next] - at <= distance) || (next > 0 && at - ends_[next - 1] <= distance);
+  }
+  static double worth(std::size_t index) noexcept {
+    const std::size_t number = index + 1;
+    return static_cast<double>(number & (~number + 1));
+  }
+  void truncate(std::int32_t length) { ends_.resize(first_behind(length)); }
+
+ private:
+  std::vector<std::int32_t> ends_;  // ascending
+};
+
+}  // namespace kvtrie
