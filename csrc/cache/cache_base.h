@@ -78,6 +78,11 @@ struct CacheBase {
     if (sequence.forward != nullptr) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
   }
 
+  // Before a schedule of captures begins, and before one is taken; of kinds that have something to do then.
+  template <class State, class Schedule>
+  void begin_schedule(const std::shared_ptr<State>&, Sequence&, Schedule&, const char*) KVTRIE_REQUIRES(mutex) {}
+  void end_rows(const Sequence&) KVTRIE_REQUIRES(mutex) {}
+
   // A new one of the caller's own numbers, made of `parts`. REQUIRES: there is none.
   template <class... Parts>
   Sequence& add(SequenceId id, Parts&... parts) KVTRIE_REQUIRES(mutex) {

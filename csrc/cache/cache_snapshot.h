@@ -25,9 +25,9 @@ class CacheSnapshot {
   std::uint64_t shared_nbytes() const;  // of what others hold too
   const char* tier() const noexcept { return "device"; }
   bool consumed() const noexcept;
+  Contents& contents() const noexcept { return *contents_; }  // for the cache
 
  private:
-  friend Cache;
   std::unique_ptr<Contents> contents_;
 };
 

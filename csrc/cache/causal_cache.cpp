@@ -36,7 +36,7 @@ void check_visibility(const CausalCache::Options& options) {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
-    : CacheBase("causal_cache", options_in.layers, store_in->shape().layers),
+    : CacheBase(kName, options_in.layers, store_in->shape().layers),
       store(std::move(store_in)),
       shape(store->shape()),
       pool(CellPool::create(shape.cells)),
@@ -69,10 +69,13 @@ void CausalCache::State::require_sound(const char* where) const {
   if (damaged) fail(ErrorKind::kDevice, where, "the cells were damaged by an earlier device failure");
 }
 
+bool CausalCache::State::busy(const Sequence& sequence) const noexcept {
+  return sequence.forward != nullptr && (!current || current->state_.get() != sequence.forward);
+}
+
 void CausalCache::State::make_idle(Sequence& sequence, const char* where) {
-  if (sequence.forward == nullptr) return;
-  if (!current || current->state_.get() != sequence.forward) require_idle(sequence, where);
-  drop(*sequence.forward);
+  if (busy(sequence)) require_idle(sequence, where);
+  if (sequence.forward != nullptr) drop(*sequence.forward);
 }
 
 Sequence& CausalCache::State::open(SequenceId id) {

@@ -30,10 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cache_snapshot.h"
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
 #include "cache/layer_cache.h"
+#include "cache/sequences.h"
 #include "cache/visibility.h"
 
 namespace kvtrie {
@@ -58,7 +58,9 @@ using ForwardPtr = std::shared_ptr<Forward>;
 
 struct CausalContents;  // what is in a snapshot: private
 
-class CausalCache final : public LayerCache, public std::enable_shared_from_this<CausalCache> {
+class CausalCache final : public LayerCache,
+                          public Sequences<CausalCache, CausalContents>,
+                          public std::enable_shared_from_this<CausalCache> {
  public:
   struct Options {
     std::vector<std::int32_t> layers;   // the model's own layer numbers
@@ -201,46 +203,22 @@ class CausalCache final : public LayerCache, public std::enable_shared_from_this
   Owner owner_of(Cell cell) const;  // whose bytes it has, held or not
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
-  // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
-  // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin means kBusy.
-  // Cells of [start, end), in a windowed cache those that were still there.
-  using Snapshot = CacheSnapshot<CausalCache, CausalContents>;
-  using SnapshotPtr = std::shared_ptr<Snapshot>;
-  // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation. REQUIRES:
-  // can_resume(from, length).
-  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
-  // Removes [begin, end), by default to the end. The positions that follow move down to `begin`: their K are rotated,
-  // in place where the sequence is the only holder, else in copies, for which all room is found first. The sequence is
-  // private from then on. REQUIRES: to the end: can_resume(begin). In the middle kNotSupported with chunks, or when
-  // what is left would not have all that later queries see.
-  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
-  // Whether remove(id, begin, end) would be possible where something follows `end`, and the cells it would copy.
+  // --- the cache by itself (docs/tensors.md); sequences.h has the rest --------------------------------------------
+  // A removal in the middle rotates the K of what follows, in place where the sequence is the only holder, else in
+  // copies, for which all room is found first. The sequence is private from then on. kNotSupported with chunks, or when
+  // what is left would not have all that later queries see. A restored sequence keeps its own tokens below the
+  // snapshot's start where it reaches so far; else the snapshot alone must have the whole window. Merged snapshots keep
+  // what either holds, also with a gap between them.
+  //
+  // Throws what removing [begin, end) would throw, but for kBusy. REQUIRES: end < length.
+  void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const;
+  // Whether it would be possible with room for the cells that it would copy.
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
   std::uint32_t cells_to_copy(SequenceId id, std::int32_t end) const;
-  Cell free_for_removal(SequenceId id) const;  // cells that a removal in the middle finds free for copies
-  bool busy(SequenceId id) const;              // in an open forward of begin: changes are refused
   // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
   bool can_resume(SequenceId id, std::int32_t position) const override;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
   void defrag();
-  // [start, length), of which it holds the cells that the sequence holds; null when that range is empty.
-  SnapshotPtr snapshot(SequenceId id, std::int32_t start);
-  // True: the sequence now has exactly `target` tokens; those from the snapshot's start on are the snapshot's, those
-  // below stay the sequence's where it reaches so far. False: nothing changed, because target < 0, beyond the
-  // snapshot's end (null: the sequence's), or the query at `target` would see what neither of them holds. So a sequence
-  // that ends before the snapshot starts is replaced where the snapshot alone has the whole window, and else left
-  // alone.
-  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  bool can_restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target) const;
-  // Both consume their arguments. A snapshot whose range would be empty is null, and null means empty; what either of
-  // two merged ones holds is kept, also with a gap between them.
-  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
-  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
-  // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained): the first
-  // covers from the present length, each other one from the one before. take_snapshots: one entry per offset, null when
-  // empty or never reached; the schedule is over.
-  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
-  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
 
   CellPool& pool() noexcept;  // for tests and check(); the caller serialises
   KvStore& store() noexcept;
@@ -251,11 +229,13 @@ class CausalCache final : public LayerCache, public std::enable_shared_from_this
 
  private:
   friend class CausalHold;
+  friend Sequences;
   LayerForwardPtr begin_any(std::span<const ForwardRows> rows) override { return begin(rows); }
   explicit CausalCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
 
 extern template class CacheSnapshot<CausalCache, CausalContents>;  // causal_snapshot.cpp
+extern template class Sequences<CausalCache, CausalContents>;
 
 }  // namespace kvtrie

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -65,6 +66,10 @@ struct Sequence {
 };
 
 struct CausalCache::State : CacheBase<Sequence, Forward> {
+  static constexpr char kName[] = "causal_cache";
+  static constexpr bool kWhole = false;
+  using Contents = Snapshot::Contents;
+
   State(std::unique_ptr<KvStore> store_in, Options options_in);
   ~State();  // lists that outlive the cache still release, but tell nobody
 
@@ -100,7 +105,29 @@ struct CausalCache::State : CacheBase<Sequence, Forward> {
   // A snapshot that fires when the sequence reaches `length` with this history.
   std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,
                                    const std::shared_ptr<State>& self) const KVTRIE_REQUIRES(mutex);
-  bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where) KVTRIE_REQUIRES(mutex);
+
+  // sequences_of.h; causal_editing.cpp and causal_snapshot.cpp.
+  struct Prefix {
+    SpanList cells;
+    bool is_private = false;
+  };
+  // What a sequence holds below `kept` stays, [share_from, target) is the snapshot's.
+  struct Restoring {
+    std::int32_t kept = 0, share_from = 0;
+  };
+  bool busy(const Sequence& sequence) const noexcept KVTRIE_REQUIRES(mutex);
+  Prefix prefix(const Sequence& sequence, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  void become(Sequence& sequence, std::int32_t length, Prefix prefix) noexcept KVTRIE_REQUIRES(mutex);
+  void remove_middle(Sequence& sequence, std::int32_t begin, std::int32_t end, const char* where)
+      KVTRIE_REQUIRES(mutex);
+  static std::unique_ptr<Contents> no_contents(const std::shared_ptr<State>& self, std::int32_t start,
+                                               std::int32_t end);
+  std::unique_ptr<Contents> contents_of(const std::shared_ptr<State>& self, const Sequence& sequence,
+                                        std::int32_t start, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  std::optional<Restoring> plan_restore(SequenceId id, const Contents* contents, std::int32_t target) const
+      KVTRIE_REQUIRES(mutex);
+  void restore(SequenceId id, const Restoring& plan, const Contents* contents, std::int32_t target, const char* where)
+      KVTRIE_REQUIRES(mutex);
 
   // Newly claimed cells become the sequence's owner's, cleared where they were another's; with them what is kept back
   // behind, so that growing token by token does not clear token by token.
@@ -175,8 +202,7 @@ std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state,
 
 // The cells that a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
 struct CausalContents {
-  CausalContents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
-                 bool is_private_in);
+  CausalContents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in);
   ~CausalContents();
   CausalContents(const CausalContents&) = delete;
   CausalContents& operator=(const CausalContents&) = delete;
@@ -189,6 +215,9 @@ struct CausalContents {
 
   std::uint64_t bytes(bool alone) const;
   CellSpans spans() const;
+  void take(CausalContents& from) noexcept;
+  void split(std::int32_t at, CausalContents& lower, CausalContents& upper);
+  void join(CausalContents& first, CausalContents& second);
   // The run of held positions that ends at `position`: [first of the result, position); `position` when there is none.
   std::int32_t held_from(std::int32_t position) const noexcept;
 };

@@ -5,31 +5,6 @@
 
 namespace kvtrie {
 
-void CausalCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
-  const char* where = "causal_cache.copy_prefix";
-  const MutexLock lock(state_->mutex);
-  Sequence& source = state_->known(from, where);
-  require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
-  state_->require_resumable(source, length, where);
-  if (from == to) {
-    state_->make_idle(source, where);
-    state_->cut(source, length);
-    state_->forget_if_empty(from);
-    return;
-  }
-  SpanList shared(*state_->pool, true);
-  shared.append(slice_spans(source.history(), 0, length));
-  Sequence& target = state_->open(to);  // keeps `source` where it is
-  state_->make_idle(target, where);
-  state_->cut(target, 0);
-  target.own = std::move(shared);
-  target.length = length;
-  target.is_private = source.is_private && length > 0;
-  target.schedule = {};
-  target.epoch = ++state_->stamp;
-  state_->forget_if_empty(to);
-}
-
 namespace {
 
 // How the tail of a sequence moves down: its new spans, and which of their cells are copies.
@@ -105,6 +80,13 @@ void require_window_after(const CausalCache::State& state, const Sequence& seque
        " on, and later queries would see ", end - begin, " more before them");
 }
 
+std::uint32_t count_of(const CellSpans& spans) {
+  std::uint32_t cells = 0;
+  for (const CellSpan& span : spans) cells += span.length;
+  return cells;
+}
+
+// Room for so many copies, once what goes with the change has gone.
 void require_cells(const CausalCache::State& state, const Sequence& sequence, std::uint32_t needed, const char* where) {
   std::vector<const SpanList*> going;
   const auto passed = sequence.passed.lock();
@@ -119,54 +101,62 @@ void require_cells(const CausalCache::State& state, const Sequence& sequence, st
                           counts);
 }
 
-void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t begin, std::int32_t end, bool droppable)
-    KVTRIE_REQUIRES(state.mutex) {
-  const char* where = "causal_cache.remove";
-  require_shiftable(state, where);
-  require_window_after(state, sequence, begin, end, where);
-  state.require_sound(where);
-  if (!droppable) state.require_idle(sequence, where);
-  const auto [alone, shared] = split_tail(state, sequence, end);
-  std::uint32_t needed = 0;
-  for (const CellSpan& span : shared) needed += span.length;
-  require_cells(state, sequence, needed, where);
-  state.make_idle(sequence, where);
-  if (needed > state.pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
+}  // namespace
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+CausalCache::State::Prefix CausalCache::State::prefix(const Sequence& sequence, std::int32_t length) const {
+  Prefix prefix{SpanList(*pool, true), sequence.is_private && length > 0};
+  prefix.cells.append(slice_spans(sequence.history(), 0, length));
+  return prefix;
+}
+
+void CausalCache::State::become(Sequence& sequence, std::int32_t length, Prefix prefix) noexcept {
+  cut(sequence, 0);
+  sequence.own = std::move(prefix.cells);
+  sequence.length = length;
+  sequence.is_private = prefix.is_private;
+  sequence.epoch = ++stamp;
+}
+
+void CausalCache::State::remove_middle(Sequence& sequence, std::int32_t begin, std::int32_t end, const char* where) {
+  require_shiftable(*this, where);
+  require_window_after(*this, sequence, begin, end, where);
+  require_sound(where);
+  if (busy(sequence)) require_idle(sequence, where);
+  const auto [alone, shared] = split_tail(*this, sequence, end);
+  const std::uint32_t needed = count_of(shared);
+  require_cells(*this, sequence, needed, where);
+  make_idle(sequence, where);
+  if (needed > pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
   const std::int32_t delta = begin - end;
-  const std::int32_t length = sequence.length + delta;
-  Shift shift = plan_shift(state, alone, shared, needed, delta, sequence.owner);
+  const std::int32_t after = sequence.length + delta;
+  Shift shift = plan_shift(*this, alone, shared, needed, delta, sequence.owner);
   sequence.own.make_room(shift.tail.spans().size());
-  for (const CellMove& copy : shift.copies) state.owners.set(copy.to, copy.length, kForeign);
-  if (!shift.copies.empty()) state.store->move(shift.copies);
-  for (const CellMove& copy : shift.copies) state.owners.set(copy.to, copy.length, sequence.owner);
+  for (const CellMove& copy : shift.copies) owners.set(copy.to, copy.length, kForeign);
+  if (!shift.copies.empty()) store->move(shift.copies);
+  for (const CellMove& copy : shift.copies) owners.set(copy.to, copy.length, sequence.owner);
   try {
-    state.store->rotate(shift.tail.spans(), delta, state.rope);
+    store->rotate(shift.tail.spans(), delta, rope);
   } catch (...) {
-    if (shift.in_place) state.cut(sequence, begin);  // some keys may be rotated, some not: what follows is forgotten
+    if (shift.in_place) cut(sequence, begin);  // some keys may be rotated, some not: what follows is forgotten
     throw;
   }
-  state.cut(sequence, begin);
+  cut(sequence, begin);
   sequence.own.append(std::move(shift.tail));
-  sequence.length = length;
+  sequence.length = after;
   sequence.is_private = true;
 }
 
-}  // namespace
+// ---- the cache ----------------------------------------------------------------------------------------------------
 
-void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
-  const char* where = "causal_cache.remove";
-  const MutexLock lock(state_->mutex);
-  Sequence* sequence = state_->find(id);
-  const std::int32_t length = state_->length_of(id), stop = end_of_removal(begin, end, length, where);
-  if (begin == stop) return;
-  if (stop < length) {
-    const bool droppable = state_->current && state_->current->state_.get() == sequence->forward;
-    return remove_middle(*state_, *sequence, begin, stop, droppable);
-  }
-  state_->require_resumable(*sequence, begin, where);
-  state_->make_idle(*sequence, where);
-  state_->cut(*sequence, begin);
-  state_->forget_if_empty(id);
+void CausalCache::check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const {
+  const State& state = *state_;
+  const MutexLock lock(state.mutex);
+  const Sequence& sequence = state.known(id, where);
+  require_shiftable(state, where);
+  require_window_after(state, sequence, begin, end, where);
+  require_cells(state, sequence, count_of(split_tail(state, sequence, end).second), where);
 }
 
 bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const {
@@ -188,10 +178,7 @@ bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end
 std::uint32_t CausalCache::cells_to_copy(SequenceId id, std::int32_t end) const {
   const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
-  std::uint32_t cells = 0;
-  if (sequence == nullptr) return cells;
-  for (const CellSpan& span : split_tail(*state_, *sequence, end).second) cells += span.length;
-  return cells;
+  return sequence == nullptr ? 0 : count_of(split_tail(*state_, *sequence, end).second);
 }
 
 void CausalCache::defrag() {

@@ -8,7 +8,7 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 RecurrentCache::State::State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in)
-    : CacheBase("recurrent_cache", layers_in, store_in->shape().layers),
+    : CacheBase(kName, layers_in, store_in->shape().layers),
       store(std::move(store_in)),
       shape(store->shape()),
       pool(StatePool::create(shape.slots)),
@@ -20,10 +20,13 @@ RecurrentCache::State::~State() {
   pool->forget_listener();
 }
 
+bool RecurrentCache::State::busy(const StateSequence& sequence) const noexcept {
+  return sequence.forward != nullptr && (!current || current->state_.get() != sequence.forward);
+}
+
 void RecurrentCache::State::make_idle(StateSequence& sequence, const char* where) {
-  if (sequence.forward == nullptr) return;
-  if (!current || current->state_.get() != sequence.forward) require_idle(sequence, where);
-  drop(*sequence.forward);
+  if (busy(sequence)) require_idle(sequence, where);
+  if (sequence.forward != nullptr) drop(*sequence.forward);
 }
 
 StateSequence& RecurrentCache::State::open(SequenceId id) {
@@ -39,7 +42,7 @@ void RecurrentCache::State::take_over(std::span<const SlotRef> claimed, std::spa
   }
 }
 
-void RecurrentCache::State::stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept {
+void RecurrentCache::State::become(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept {
   sequence.length = length;
   sequence.slot = std::move(slot);
 }

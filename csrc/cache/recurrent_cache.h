@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cache_snapshot.h"
 #include "cache/point_cache.h"
+#include "cache/sequences.h"
 #include "cache/state_pool.h"
 #include "cache/state_store.h"
 
@@ -57,7 +57,9 @@ using StateForwardPtr = std::shared_ptr<StateForward>;
 
 struct RecurrentContents;  // what is in a snapshot: private
 
-class RecurrentCache final : public PointCache, public std::enable_shared_from_this<RecurrentCache> {
+class RecurrentCache final : public PointCache,
+                             public Sequences<RecurrentCache, RecurrentContents>,
+                             public std::enable_shared_from_this<RecurrentCache> {
  public:
   static std::shared_ptr<RecurrentCache> create(std::unique_ptr<StateStore> store, std::vector<std::int32_t> layers);
   ~RecurrentCache() override;
@@ -124,28 +126,9 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   CompletionPtr store_image(const HeldState& state, std::byte* image) override;  // state_store.h
   CompletionPtr load_image(const HeldState& state, const std::byte* image, Owner owner = kOwnCallers) override;
 
-  // --- the cache by itself (docs/tensors.md) ---------------------------------------------------------------------
-  // An incomplete forward of start_forward that a changed sequence is in is dropped (resume and prepare_snapshots
-  // are changes, too); one of begin means kBusy.
-  using Snapshot = CacheSnapshot<RecurrentCache, RecurrentContents>;  // the slot of the state at `end`
-  using SnapshotPtr = std::shared_ptr<Snapshot>;
-  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
-  // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
-  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
-  bool busy(SequenceId id) const;                           // in an open forward of begin: changes are refused
-  SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
-  // True exactly when target is the snapshot's end (null: the sequence's length), whatever the sequence held before.
-  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  // Both consume their arguments; null means empty. The state goes to the half that ends where it exists: the upper one
-  // (from `at`, or the start), unless `at` is the end or above. Of two adjacent snapshots the later state stays.
-  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
-  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
-  // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained). The first
-  // begins at the present length, each other one at the one before; one at the present length is taken at once.
-  // take_snapshots: one entry per offset, null where the state is zeros or the sequence never came by in a forward; the
-  // schedule is over.
-  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
-  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
+  // The cache by itself (docs/tensors.md): sequences.h. A state exists at one length, so a sequence is cut to 0 or its
+  // length and restored to the end of a snapshot, whatever it held before. Of two merged snapshots the later state
+  // stays; a schedule's capture at the present length is taken at once.
 
   StatePool& pool() noexcept;
   StateStore& store() noexcept;
@@ -156,11 +139,13 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
 
  private:
   friend class RecurrentHold;
+  friend Sequences;
   LayerForwardPtr begin_any(std::span<const ForwardRows> rows) override { return begin(rows); }
   explicit RecurrentCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
 
 extern template class CacheSnapshot<RecurrentCache, RecurrentContents>;  // recurrent_snapshot.cpp
+extern template class Sequences<RecurrentCache, RecurrentContents>;
 
 }  // namespace kvtrie

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ struct StateSequence {
 };
 
 struct RecurrentCache::State : CacheBase<StateSequence, StateForward> {
+  static constexpr char kName[] = "recurrent_cache";
+  static constexpr bool kWhole = true;
+  using Contents = Snapshot::Contents;
+
   State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in);
   ~State();  // slots that outlive the cache still go back to the pool, but tell nobody
 
@@ -52,13 +57,35 @@ struct RecurrentCache::State : CacheBase<StateSequence, StateForward> {
   StateSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
   // Slots claimed for these owners become theirs, cleared where they were another's.
   void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by) KVTRIE_REQUIRES(mutex);
-  void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
   bool drop(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its slots back
   // The same, and forgets sequences that it brought into being.
   bool discard(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   void complete(StateForward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
-  static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
+
+  // sequences_of.h; recurrent_snapshot.cpp.
+  struct Restoring {};
+  bool busy(const StateSequence& sequence) const noexcept KVTRIE_REQUIRES(mutex);
+  void require_resumable(const StateSequence& sequence, std::int32_t length, const char* where) const
+      KVTRIE_REQUIRES(mutex);
+  void cut(StateSequence& sequence, std::int32_t length) noexcept KVTRIE_REQUIRES(mutex);
+  SlotRef prefix(const StateSequence& sequence, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  void become(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept KVTRIE_REQUIRES(mutex);
+  [[noreturn]] void remove_middle(StateSequence& sequence, std::int32_t begin, std::int32_t end, const char* where)
+      KVTRIE_REQUIRES(mutex);
+  static std::unique_ptr<Contents> no_contents(const std::shared_ptr<State>& self, std::int32_t start,
+                                               std::int32_t end);
+  std::unique_ptr<Contents> contents_of(const std::shared_ptr<State>& self, const StateSequence& sequence,
+                                        std::int32_t start, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  // Of the state in `slot`.
+  static SnapshotPtr make_snapshot(const std::shared_ptr<State>& self, SlotRef slot, std::int32_t start,
+                                   std::int32_t end);
+  std::optional<Restoring> plan_restore(SequenceId id, const Contents* contents, std::int32_t target) const
+      KVTRIE_REQUIRES(mutex);
+  void restore(SequenceId id, const Restoring& plan, const Contents* contents, std::int32_t target, const char* where)
+      KVTRIE_REQUIRES(mutex);
+  void begin_schedule(const std::shared_ptr<State>& self, StateSequence& sequence,
+                      CaptureSchedule<SnapshotPtr>& schedule, const char* where) KVTRIE_REQUIRES(mutex);
 };
 
 // A sequence in a forward: `count` rows from `row`, in which its length goes from `begin` to end().
@@ -105,6 +132,8 @@ struct RecurrentContents {
   std::atomic<bool> consumed = false;
 
   std::uint64_t bytes(bool alone) const;
+  void take(RecurrentContents& from) noexcept;
+  void join(RecurrentContents& first, RecurrentContents& second) noexcept;
 };
 
 }  // namespace kvtrie

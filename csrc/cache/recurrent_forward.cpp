@@ -153,13 +153,14 @@ void RecurrentCache::State::complete(StateForward::State& forward) {
       ensure(offset == in_forward.end() || (at != in_forward.boundaries.end() && *at == offset), kForward,
              "boundaries: no ", offset, " for sequence ", in_forward.id);
       const SlotRef& slot = in_forward.slots[static_cast<std::size_t>(at - in_forward.boundaries.begin())];
-      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.start(i), offset, forward.owner));
+      captures.emplace_back(&schedule.captured[i],
+                            make_snapshot(forward.owner.lock(), slot, schedule.start(i), offset));
     }
   }
   for (auto& [place, snapshot] : captures) *place = std::move(snapshot);
   for (StateForwardSequence& in_forward : forward.sequences) {
     StateSequence& sequence = *find(in_forward.id);
-    stand(sequence, in_forward.end(), std::move(in_forward.slots.back()));
+    become(sequence, in_forward.end(), std::move(in_forward.slots.back()));
     in_forward.slots.pop_back();
     if (!forward.keeps_captured) in_forward.slots.clear();
     in_forward.from.reset();

@@ -31,7 +31,7 @@ void RecurrentCache::resume(SequenceId id, std::int32_t length, HeldState state)
           " a slot, allowed 0 without and 1 or more with one");
   require(!slot || slot.belongs_to(*state_->pool), where, "slot: got one of another cache");
   state_->make_idle(sequence, where);
-  state_->stand(sequence, length, std::move(slot));
+  state_->become(sequence, length, std::move(slot));
 }
 
 std::vector<StateSection> RecurrentCache::sections(std::int32_t) const { return state_sections(shape()); }

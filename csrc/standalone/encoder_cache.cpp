@@ -10,7 +10,7 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 EncoderCache::State::State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in)
-    : CacheBase("encoder_cache", layers_in, store_in->shape().layers),
+    : CacheBase(kName, layers_in, store_in->shape().layers),
       store(std::move(store_in)),
       shape(store->shape()),
       pool(CellPool::create(shape.cells)),
@@ -33,7 +33,7 @@ void EncoderCache::State::require_sound(const char* where) const {
   if (damaged) fail(ErrorKind::kDevice, where, "the cells were damaged by an earlier device failure");
 }
 
-std::int32_t EncoderCache::State::length(SequenceId id) const {
+std::int32_t EncoderCache::State::length_of(SequenceId id) const {
   const EncoderSequence* sequence = find(id);
   if (sequence == nullptr) return 0;
   const EncoderForward::State* forward = sequence->forward;
@@ -73,7 +73,7 @@ Cell EncoderCache::free_cells() const { return state_->pool->free_cells(); }
 
 std::int32_t EncoderCache::length(SequenceId id) const {
   const MutexLock lock(state_->mutex);
-  return state_->length(id);
+  return state_->length_of(id);
 }
 
 std::optional<EncoderCache::Item> EncoderCache::item(SequenceId id) const {

@@ -30,10 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cache_snapshot.h"
 #include "cache/causal_cache.h"  // SequenceId
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
+#include "cache/sequences.h"
 
 namespace kvtrie {
 
@@ -68,7 +68,8 @@ using EncoderForwardPtr = std::shared_ptr<EncoderForward>;
 
 struct EncoderContents;  // what is in a snapshot: private
 
-class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
+class EncoderCache final : public Sequences<EncoderCache, EncoderContents>,
+                           public std::enable_shared_from_this<EncoderCache> {
  public:
   // `layers`: the model's own numbers, as many as the store has.
   static std::shared_ptr<EncoderCache> create(std::unique_ptr<KvStore> store, std::vector<std::int32_t> layers);
@@ -107,31 +108,12 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   CausalCache::History get(EncoderForward& forward, std::int32_t layer);
   void drop(EncoderForward& forward) noexcept;  // its rows do not count, and its items go back, unless it has ended
 
-  // --- editing (docs/tensors.md) ---------------------------------------------------------------------------------
-  // The forward that a changed sequence is in ends first, as in start_forward.
-  using Snapshot = CacheSnapshot<EncoderCache, EncoderContents>;  // the cells of the item that stands there, if any
-  using SnapshotPtr = std::shared_ptr<Snapshot>;
-  // `to` becomes the first `length` tokens of `from`, with its item when that stands below; no bytes move.
-  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
-  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
+  // --- editing (docs/tensors.md): sequences.h --------------------------------------------------------------------
+  // A restored sequence has the item that stands below `target` in the snapshot or, where the snapshot has none, in the
+  // sequence below the snapshot's start; False where that is needed and the sequence ends before it. Of split snapshots
+  // the half with its position has the item, of two merged ones the later item stays.
   bool can_resume(SequenceId id, std::int32_t position) const;  // 0 to the length
   void defrag();                                                // kBusy while items are being put
-
-  // [start, length), with the item when its position lies there; null when that range is empty.
-  SnapshotPtr snapshot(SequenceId id, std::int32_t start);
-  // True: the sequence has exactly `target` tokens and the item that stands below `target` in the snapshot or, where
-  // the snapshot has none, in the sequence below the snapshot's start. False, with nothing changed: target < 0 or
-  // beyond the snapshot's end (null: the length), or the sequence ends before the start of a snapshot that does not
-  // know the item by itself.
-  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  bool can_restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target) const;
-  // Both consume their arguments; null means empty. An item goes to the half with its position; of two the later one
-  // stays.
-  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
-  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
-  // As CausalCache's: captures when later forwards are complete.
-  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
-  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
 
   CellPool& pool() noexcept;  // for tests and check(); the caller serialises
   KvStore& store() noexcept;
@@ -141,10 +123,12 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   struct State;  // private to cache/
 
  private:
+  friend Sequences;
   explicit EncoderCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
 
 extern template class CacheSnapshot<EncoderCache, EncoderContents>;  // encoder_cache_snapshot.cpp
+extern template class Sequences<EncoderCache, EncoderContents>;
 
 }  // namespace kvtrie

@@ -3,41 +3,38 @@
 
 namespace kvtrie {
 
-void EncoderCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
-  const char* where = "encoder_cache.copy_prefix";
-  const MutexLock lock(state_->mutex);
-  const EncoderSequence* source = &state_->known(from, where);
-  const std::int32_t whole = state_->length(from);
-  require(length >= 0 && length <= whole, where, "length: got ", length, ", allowed 0 to ", whole);
-  const bool has_item = source->has_item() && source->position < length;
-  SpanList shared = has_item ? source->cells.share() : SpanList(*state_->pool, true);
-  const std::int32_t position = source->position;
-  EncoderSequence& target = state_->open(to);
-  state_->make_idle(to);
-  state_->let_go(target);
-  target.cells = std::move(shared);
-  target.position = position;
-  target.length = length;
-  target.epoch = ++state_->stamp;
-  if (from != to) target.schedule = {};
-  state_->forget_if_empty(to);
+// ---- state --------------------------------------------------------------------------------------------------------
+
+using CacheState = EncoderCache::State;
+
+void CacheState::cut(EncoderSequence& sequence, std::int32_t length) noexcept {
+  if (sequence.position >= length) let_go(sequence);
+  sequence.length = length;
 }
 
-void EncoderCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
-  const char* where = "encoder_cache.remove";
-  const MutexLock lock(state_->mutex);
-  const std::int32_t length = state_->length(id), stop = end_of_removal(begin, end, length, where);
-  if (begin == stop) return;
-  EncoderSequence& sequence = *state_->find(id);
-  state_->make_idle(id);
-  if (sequence.position >= stop) {
-    sequence.position -= stop - begin;
-  } else if (sequence.position >= begin) {
-    state_->let_go(sequence);
-  }
-  sequence.length = length - (stop - begin);
-  state_->forget_if_empty(id);
+CacheState::Prefix CacheState::prefix(const EncoderSequence& sequence, std::int32_t length) const {
+  const bool has_item = sequence.has_item() && sequence.position < length;
+  return {has_item ? sequence.cells.share() : SpanList(*pool, true), sequence.position};
 }
+
+void CacheState::become(EncoderSequence& sequence, std::int32_t length, Prefix prefix) noexcept {
+  sequence.cells = std::move(prefix.cells);
+  sequence.position = prefix.position;
+  sequence.length = length;
+  sequence.epoch = ++stamp;
+}
+
+void CacheState::remove_middle(EncoderSequence& sequence, std::int32_t begin, std::int32_t end, const char* where) {
+  make_idle(sequence, where);
+  if (sequence.position >= end) {
+    sequence.position -= end - begin;
+  } else if (sequence.position >= begin) {
+    let_go(sequence);
+  }
+  sequence.length -= end - begin;
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
 
 void EncoderCache::defrag() {
   const char* where = "encoder_cache.defrag";

@@ -21,7 +21,7 @@ void add_row(const CacheState& state, ForwardState& forward, std::int32_t positi
           ", allowed 0 to ", kFirstOpenedSequence - 1);
   const auto [entry, fresh] = index_of.emplace(id, forward.sequences.size());
   if (fresh) {
-    const std::int32_t length = state.length(id);
+    const std::int32_t length = state.length_of(id);
     require(position >= 0 && position <= length, kWhere, "positions: got ", position, " in row ", forward.rows,
             ", allowed 0 to ", length, ", the length of sequence ", id);
     EncoderForwardSequence& in_forward = forward.sequences.emplace_back();
@@ -167,11 +167,15 @@ ForwardState* CacheState::unended() const noexcept {
   return ended ? nullptr : forward;
 }
 
-void CacheState::make_idle(SequenceId id) {
-  ForwardState* forward = find(id)->forward;
+void CacheState::make_idle(EncoderSequence& sequence, const char*) {
+  ForwardState* forward = sequence.forward;
   if (forward == nullptr) return;
   end(*forward);
-  forget_empty(*forward, id);
+  forget_empty(*forward, &sequence);
+}
+
+void CacheState::end_rows(const EncoderSequence& sequence) {
+  if (sequence.forward != nullptr && !sequence.forward->brings) end(*sequence.forward);
 }
 
 void CacheState::end(ForwardState& forward) {
@@ -179,9 +183,9 @@ void CacheState::end(ForwardState& forward) {
   drop(forward);
 }
 
-void CacheState::forget_empty(const ForwardState& forward, SequenceId kept) noexcept {
+void CacheState::forget_empty(const ForwardState& forward, const EncoderSequence* kept) noexcept {
   for (const EncoderForwardSequence& in_forward : forward.sequences) {
-    if (in_forward.id != kept) forget_if_empty(in_forward.id);
+    if (find(in_forward.id) != kept) forget_if_empty(in_forward.id);
   }
 }
 

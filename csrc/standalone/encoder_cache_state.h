@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct EncoderSequence {
 };
 
 struct EncoderCache::State : CacheBase<EncoderSequence, EncoderForward> {
+  static constexpr char kName[] = "encoder_cache";
+  static constexpr bool kWhole = false;
+  using Contents = Snapshot::Contents;
+
   State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in);
   ~State();  // lists that outlive the cache still release, but tell nobody
 
@@ -60,21 +65,54 @@ struct EncoderCache::State : CacheBase<EncoderSequence, EncoderForward> {
 
   EncoderSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
   void require_sound(const char* where) const KVTRIE_REQUIRES(mutex);
-  std::int32_t length(SequenceId id) const KVTRIE_REQUIRES(mutex);         // the rows of a kText forward count
+  std::int32_t length_of(SequenceId id) const KVTRIE_REQUIRES(mutex);      // the rows of a kText forward count
   EncoderForward::State* unended() const noexcept KVTRIE_REQUIRES(mutex);  // the forward that is kText or kOpen; null
   // Readies a sequence for a change: ends the forward that it is in. Strong: throws before anything changed.
-  void make_idle(SequenceId id) KVTRIE_REQUIRES(mutex);
+  void make_idle(EncoderSequence& sequence, const char* where) KVTRIE_REQUIRES(mutex);
   // Rows that brought nothing count, unfinished items go; strong.
   void end(EncoderForward::State& forward) KVTRIE_REQUIRES(mutex);
   void complete(EncoderForward::State& forward) KVTRIE_REQUIRES(mutex);  // strong, too
   void drop(EncoderForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   // Sequences that the forward brought into being and left empty, but for `kept`.
-  void forget_empty(const EncoderForward::State& forward, SequenceId kept = -1) noexcept KVTRIE_REQUIRES(mutex);
+  void forget_empty(const EncoderForward::State& forward, const EncoderSequence* kept = nullptr) noexcept
+      KVTRIE_REQUIRES(mutex);
   void let_go(EncoderSequence& sequence) noexcept KVTRIE_REQUIRES(mutex);  // of its item
   // A snapshot that fires when the sequence, with this item, reaches `length`.
   std::vector<SnapshotPtr> capture(const EncoderSequence& sequence, const CellSpans& cells, std::int32_t position,
                                    std::int32_t length, const std::shared_ptr<State>& self) const
       KVTRIE_REQUIRES(mutex);
+
+  // sequences_of.h; encoder_cache_editing.cpp and encoder_cache_snapshot.cpp.
+  struct Prefix {
+    SpanList cells;
+    std::int32_t position = 0;
+  };
+  // The item is the snapshot's or, when that stands below `kept`, the sequence's own.
+  struct Restoring {
+    bool from_snapshot = false;
+    std::int32_t kept = 0;
+  };
+  static bool busy(const EncoderSequence&) noexcept { return false; }
+  static void require_resumable(const EncoderSequence&, std::int32_t, const char*) noexcept {}
+  void cut(EncoderSequence& sequence, std::int32_t length) noexcept KVTRIE_REQUIRES(mutex);
+  Prefix prefix(const EncoderSequence& sequence, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  void become(EncoderSequence& sequence, std::int32_t length, Prefix prefix) noexcept KVTRIE_REQUIRES(mutex);
+  void remove_middle(EncoderSequence& sequence, std::int32_t begin, std::int32_t end, const char* where)
+      KVTRIE_REQUIRES(mutex);
+  static std::unique_ptr<Contents> no_contents(const std::shared_ptr<State>& self, std::int32_t start,
+                                               std::int32_t end);
+  std::unique_ptr<Contents> contents_of(const std::shared_ptr<State>& self, const EncoderSequence& sequence,
+                                        std::int32_t start, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  std::optional<Restoring> plan_restore(SequenceId id, const Contents* contents, std::int32_t target) const
+      KVTRIE_REQUIRES(mutex);
+  void restore(SequenceId id, const Restoring& plan, const Contents* contents, std::int32_t target, const char* where)
+      KVTRIE_REQUIRES(mutex);
+  void begin_schedule(const std::shared_ptr<State>&, EncoderSequence& sequence, CaptureSchedule<SnapshotPtr>&,
+                      const char*) KVTRIE_REQUIRES(mutex) {
+    end_rows(sequence);
+  }
+  // Rows without an item came before what is scheduled next, or are in what is taken.
+  void end_rows(const EncoderSequence& sequence) KVTRIE_REQUIRES(mutex);
 };
 
 // Rows [row, row + count) of a forward are the positions from `position` of its `sequence`-th sequence.
@@ -123,6 +161,9 @@ struct EncoderContents {
   std::atomic<bool> consumed = false;
 
   std::uint64_t bytes(bool alone) const;
+  void take(EncoderContents& from) noexcept;
+  void split(std::int32_t at, EncoderContents& lower, EncoderContents& upper) noexcept;
+  void join(EncoderContents& first, EncoderContents& second) noexcept;
   bool has_item_below(std::int32_t target) const noexcept { return !cells.empty() && position < target; }
 };
 

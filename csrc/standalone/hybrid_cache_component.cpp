@@ -18,6 +18,12 @@ class CacheComponent : public HybridComponent {
   std::uint64_t nbytes() const override { return cache_->nbytes(); }
   std::int32_t length(SequenceId id) const override { return cache_->length(id); }
   bool can_resume(SequenceId id, std::int32_t position) const override { return cache_->can_resume(id, position); }
+  void check_change(SequenceId id, const char* where) const override {
+    if (cache_->busy(id)) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
+  }
+  bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const override {
+    return snapshot && cache_->can_restore(id, typed(snapshot), target);
+  }
   std::vector<std::string> check() const override { return cache_->check(); }
   std::string dump() const override { return cache_->dump(); }
 
@@ -71,10 +77,6 @@ class CacheComponent : public HybridComponent {
   ForwardHandle forward_;
 };
 
-void check_busy(bool busy, const char* where) {
-  if (busy) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
-}
-
 class CausalComponent final : public CacheComponent<CausalCache, ForwardPtr>, public AttentionLayers {
  public:
   using CacheComponent::CacheComponent;
@@ -85,21 +87,8 @@ class CausalComponent final : public CacheComponent<CausalCache, ForwardPtr>, pu
     const std::int32_t chunk = cache_->visibility().chunk;
     return chunk > 0 ? position - position % chunk : 0;
   }
-  void check_change(SequenceId id, const char* where) const override { check_busy(cache_->busy(id), where); }
   void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const override {
-    if (!cache_->can_remove(id, begin, end)) {
-      fail(ErrorKind::kNotSupported, where, "the causal cache of layer ", layers().front(), " cannot lose the tokens ",
-           begin, " to ", end, ": it has chunks, no rope to move what follows, or no whole window afterwards");
-    }
-    const std::uint32_t needed = cache_->cells_to_copy(id, end);
-    const Cell free = cache_->free_for_removal(id);
-    if (needed <= free) return;
-    const CacheFullCounts counts{needed, free, 0, cache_->capacity() - free};
-    throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
-                            counts);
-  }
-  bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const override {
-    return snapshot && cache_->can_restore(id, typed(snapshot), target);
+    cache_->check_remove_middle(id, begin, end, where);
   }
 
   void check_start(const HybridRows& rows) override { cache_->start_forward(rows.positions, rows.sequences, true); }
@@ -125,13 +114,9 @@ class RecurrentComponent final : public CacheComponent<RecurrentCache, StateForw
 
   RecurrentLayers* recurrent() noexcept override { return this; }
   std::optional<std::uint32_t> free_slots() const override { return cache_->free_slots(); }
-  void check_change(SequenceId id, const char* where) const override { check_busy(cache_->busy(id), where); }
   void check_remove_middle(SequenceId, std::int32_t begin, std::int32_t end, const char* where) const override {
     fail(ErrorKind::kNotSupported, where, "tokens ", begin, " to ", end,
          ": a recurrent state cannot lose tokens in its middle");
-  }
-  bool can_restore(SequenceId, const ComponentSnapshot& snapshot, std::int32_t target) const override {
-    return snapshot && !typed(snapshot)->consumed() && typed(snapshot)->end() == target;
   }
 
   void check_start(const HybridRows& rows) override { cache_->start_forward(rows.positions, rows.sequences, true); }
@@ -169,11 +154,7 @@ class EncoderComponent final : public CacheComponent<EncoderCache, EncoderForwar
   AttentionLayers* attention() noexcept override { return this; }
   bool takes_items() const override { return true; }
   std::optional<Cell> free_cells() const override { return cache_->free_cells(); }
-  void check_change(SequenceId, const char*) const override {}
   void check_remove_middle(SequenceId, std::int32_t, std::int32_t, const char*) const override {}
-  bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const override {
-    return snapshot && cache_->can_restore(id, typed(snapshot), target);
-  }
 
   void check_start(const HybridRows& rows) override {
     cache_->start_forward(rows.positions, rows.sequences, true, rows.items);

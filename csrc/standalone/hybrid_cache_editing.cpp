@@ -126,8 +126,7 @@ void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
 bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
   const char* where = "hybrid_cache.restore";
   const MutexLock lock(state_->mutex);
-  const Snapshot::Contents* contents = snapshot ? snapshot->contents_.get() : nullptr;
-  if (contents != nullptr) require_usable(*contents, state_, where);
+  const Snapshot::Contents* contents = usable_contents(snapshot, state_, where);
   require(id >= 0 && (id < kFirstOpenedSequence || state_->length(id) > 0), where, "sequence: got ", id,
           ", allowed 0 to ", kFirstOpenedSequence - 1);
   state_->take_back_torn(id);

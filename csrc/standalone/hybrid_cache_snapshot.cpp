@@ -11,40 +11,20 @@ using Snapshot = HybridCache::Snapshot;
 using SnapshotPtr = HybridCache::SnapshotPtr;
 using Contents = Snapshot::Contents;
 
+// ---- contents -----------------------------------------------------------------------------------------------------
+
 namespace {
-
-std::unique_ptr<Contents> make_contents(const std::shared_ptr<HybridCache::State>& state, std::int32_t start,
-                                        std::int32_t end) {
-  auto contents = std::make_unique<Contents>();
-  contents->owner = state;
-  contents->snapshots.resize(state->components.size());
-  contents->start = start;
-  contents->end = end;
-  return contents;
-}
-
-void consume(Contents& contents) noexcept {
-  contents.snapshots.clear();
-  contents.consumed = true;
-}
 
 // From here on the snapshots are consumed, also when memory runs out half-way.
 struct Consuming {
   std::vector<Contents*> all;
   ~Consuming() {
-    for (Contents* each : all) consume(*each);
+    for (Contents* each : all) {
+      each->snapshots.clear();
+      each->consumed = true;
+    }
   }
 };
-
-// A new snapshot with everything that `from` held.
-SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents& from) {
-  auto whole = make_contents(state, from.start, from.end);
-  Contents& to = *whole;
-  auto snapshot = std::make_shared<Snapshot>(std::move(whole));
-  to.snapshots.swap(from.snapshots);
-  consume(from);
-  return snapshot;
-}
 
 }  // namespace
 
@@ -60,6 +40,36 @@ std::uint64_t HybridContents::bytes(bool alone) const {
   return sum;
 }
 
+void HybridContents::take(HybridContents& from) noexcept {
+  snapshots.swap(from.snapshots);
+  from.snapshots.clear();
+}
+
+void HybridContents::split(std::int32_t at, HybridContents& lower, HybridContents& upper) {
+  const auto state = owner.lock();
+  const Consuming consuming{{this}};
+  for (std::size_t i = 0; i < snapshots.size(); ++i) {
+    if (snapshots[i]) std::tie(lower.snapshots[i], upper.snapshots[i]) = state->components[i]->split(snapshots[i], at);
+  }
+}
+
+void HybridContents::join(HybridContents& first, HybridContents& second) {
+  const auto state = owner.lock();
+  const Consuming consuming{{&first, &second}};
+  for (std::size_t i = 0; i < snapshots.size(); ++i)
+    snapshots[i] = state->components[i]->merge(first.snapshots[i], second.snapshots[i]);
+}
+
+std::unique_ptr<Contents> HybridCache::State::no_contents(const std::shared_ptr<State>& self, std::int32_t start,
+                                                          std::int32_t end) {
+  auto contents = std::make_unique<Contents>();
+  contents->owner = self;
+  contents->snapshots.resize(self->components.size());
+  contents->start = start;
+  contents->end = end;
+  return contents;
+}
+
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
 SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
@@ -70,7 +80,7 @@ SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
   const std::int32_t length = state_->level(id, where);
   if (start >= length) return nullptr;
   if (!state_->whole()) state_->make_idle(id);  // an encoder cache counts the rows of an open step
-  auto contents = make_contents(state_, start, length);
+  auto contents = State::no_contents(state_, start, length);
   for (std::size_t i = 0; i < state_->components.size(); ++i)
     contents->snapshots[i] = state_->components[i]->snapshot(id, start);
   return std::make_shared<Snapshot>(std::move(contents));
@@ -79,37 +89,14 @@ SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
 std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
   if (!snapshot) return {};
   const MutexLock lock(state_->mutex);
-  Contents& whole = *snapshot->contents_;
-  require_usable(whole, state_, "hybrid_cache.split");
-  if (at <= whole.start) return {nullptr, take_over(state_, whole)};
-  if (at >= whole.end) return {take_over(state_, whole), nullptr};
-  auto lower = std::make_shared<Snapshot>(make_contents(state_, whole.start, at));
-  auto upper = std::make_shared<Snapshot>(make_contents(state_, at, whole.end));
-  const Consuming consuming{{&whole}};
-  for (std::size_t i = 0; i < whole.snapshots.size(); ++i) {
-    if (!whole.snapshots[i]) continue;
-    std::tie(lower->contents_->snapshots[i], upper->contents_->snapshots[i]) =
-        state_->components[i]->split(whole.snapshots[i], at);
-  }
-  return {std::move(lower), std::move(upper)};
+  return split_contents<Snapshot>(state_, *usable_contents(snapshot, state_, "hybrid_cache.split"), at);
 }
 
 SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   const char* where = "hybrid_cache.merge";
   const MutexLock lock(state_->mutex);
-  if (a) require_usable(*a->contents_, state_, where);
-  if (b) require_usable(*b->contents_, state_, where);
-  if (!a || !b) return a || b ? take_over(state_, *(a ? a : b)->contents_) : nullptr;
-  Contents& first = *a->contents_;
-  Contents& second = *b->contents_;
-  require(a != b && first.end == second.start, where, "b: got a snapshot from ", second.start, ", allowed one from ",
-          first.end);
-  auto merged = std::make_shared<Snapshot>(make_contents(state_, first.start, second.end));
-  const Consuming consuming{{&first, &second}};
-  for (std::size_t i = 0; i < first.snapshots.size(); ++i) {
-    merged->contents_->snapshots[i] = state_->components[i]->merge(first.snapshots[i], second.snapshots[i]);
-  }
-  return merged;
+  Contents* first = usable_contents(a, state_, where);
+  return merge_contents<Snapshot>(state_, first, usable_contents(b, state_, where), where);
 }
 
 void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
@@ -141,17 +128,17 @@ std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
   const HybridSchedule schedule = state_->schedules.at(id);
   std::vector<SnapshotPtr> taken;
   for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
-    taken.push_back(std::make_shared<Snapshot>(make_contents(state_, schedule.start(i), schedule.offsets[i])));
+    taken.push_back(std::make_shared<Snapshot>(State::no_contents(state_, schedule.start(i), schedule.offsets[i])));
   }
   for (std::size_t component = 0; component < state_->components.size(); ++component) {
     const std::vector<ComponentSnapshot> captured = state_->components[component]->take_snapshots(id);
     for (std::size_t i = 0; i < std::min(captured.size(), taken.size()); ++i) {
-      taken[i]->contents_->snapshots[component] = captured[i];
+      taken[i]->contents().snapshots[component] = captured[i];
     }
   }
   state_->schedules.erase(id);
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    const auto& all = taken[i]->contents_->snapshots;
+    const auto& all = taken[i]->contents().snapshots;
     const bool empty = std::none_of(all.begin(), all.end(), [](const auto& each) { return each != nullptr; });
     if (empty || schedule.lost[i]) taken[i].reset();
   }

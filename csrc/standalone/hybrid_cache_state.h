@@ -40,6 +40,7 @@ struct HybridSchedule : CaptureSchedule<HybridCache::SnapshotPtr> {
 };
 
 struct HybridCache::State {
+  static constexpr bool kWhole = false;
   explicit State(std::vector<Component> caches_in);
 
   // --- set at creation -------------------------------------------------------------------------------------------
@@ -82,6 +83,9 @@ struct HybridCache::State {
   // Throws kNotRestorable.
   void require_resumable(SequenceId id, std::int32_t position, const char* where) const KVTRIE_REQUIRES(mutex);
   void check_change(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);  // kBusy
+  // cache_snapshot_contents.h.
+  static std::unique_ptr<Snapshot::Contents> no_contents(const std::shared_ptr<State>& self, std::int32_t start,
+                                                         std::int32_t end);
 };
 
 // snapshots[i] is the i-th component's; null where it holds nothing of [start, end).
@@ -92,6 +96,10 @@ struct HybridContents {
   std::atomic<bool> consumed = false;
 
   std::uint64_t bytes(bool alone) const;
+  // Where memory runs out, what was split or joined is consumed.
+  void take(HybridContents& from) noexcept;
+  void split(std::int32_t at, HybridContents& lower, HybridContents& upper);
+  void join(HybridContents& first, HybridContents& second);
 };
 
 }  // namespace kvtrie

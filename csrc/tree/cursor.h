@@ -44,6 +44,7 @@ struct Cursor {
   Node* node = nullptr;
   Node* ahead = nullptr;              // null: nothing is ahead
   Owner owner = kOwnCallers;          // of what its sequences claim
+  std::uint64_t number = 0;           // of those of its prefix cache, in the order in which they were opened
   std::vector<SequenceId> sequences;  // one per cache, those of attention first
   std::vector<WantedPoint> wanted;    // ascending
   MessageEnds message_ends;           // of its prompt

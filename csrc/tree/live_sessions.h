@@ -4,10 +4,13 @@
 // some sequences hold the same cells that no node has yet (a fork of tokens that there was no memory to publish),
 // evicting a node may free less than its length: that lasts until each of them has published them or is closed.
 //
+// Of several that would do, the one that was opened first is taken, so that the same calls have the same outcome.
+//
 // Threads: guarded by the prefix cache's mutex. Cost: O(log n) to add and remove, O(n) to search.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <set>
 
 #include "tree/cursor.h"
@@ -17,7 +20,10 @@ namespace kvtrie {
 
 class LiveSessions {
  public:
-  void add(Cursor* cursor) { sessions_.insert(cursor); }
+  void add(Cursor* cursor) {
+    cursor->number = ++last_number_;
+    sessions_.insert(cursor);
+  }
   void remove(Cursor* cursor) noexcept { sessions_.erase(cursor); }
 
   bool empty() const noexcept { return sessions_.empty(); }
@@ -41,7 +47,11 @@ class LiveSessions {
   bool tails_are_shared() const;
 
  private:
-  std::set<Cursor*> sessions_;
+  struct OpenedBefore {
+    bool operator()(const Cursor* a, const Cursor* b) const noexcept { return a->number < b->number; }
+  };
+  std::set<Cursor*, OpenedBefore> sessions_;
+  std::uint64_t last_number_ = 0;
 };
 
 }  // namespace kvtrie

@@ -47,6 +47,17 @@ TEST_F(LiveSessionsTest, AnotherOneServesWhereTheFirstDoesNot) {
   EXPECT_EQ(world_.sessions.standing_at(node_), &second);
 }
 
+// Whose state is shared decides which units others hold too, so it may not depend on where memory was free.
+TEST(LiveSessions, AreInTheOrderInWhichTheyWereOpened) {
+  Cursor cursors[3];
+  LiveSessions sessions;
+  for (const std::size_t i : {1, 2, 0}) sessions.add(&cursors[i]);
+  EXPECT_EQ(std::vector<Cursor*>(sessions.begin(), sessions.end()),
+            (std::vector<Cursor*>{&cursors[1], &cursors[2], &cursors[0]}));
+  sessions.remove(&cursors[2]);
+  EXPECT_EQ(std::vector<Cursor*>(sessions.begin(), sessions.end()), (std::vector<Cursor*>{&cursors[1], &cursors[0]}));
+}
+
 TEST_F(LiveSessionsTest, VisitsWhereEachStandsAndWhatItIsOnItsWayTo) {
   Node* below = world_.add(node_, 5);
   Cursor& cursor = stand(10);

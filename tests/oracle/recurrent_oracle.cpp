@@ -89,7 +89,6 @@ class Driver : public RecurrentSteps {
     const std::int32_t wanted = below(3) == 0 ? between(0, length) : below(4) == 0 ? 0 : length;
     const auto call = [&] { cache_->copy_prefix(from, to, wanted); };
     if (wanted != 0 && wanted != length) return expect_refused(ErrorKind::kNotRestorable, call);
-    if (from == to && wanted == length) return call();
     const HeldPtr state = wanted == 0 ? nullptr : find(from)->state;
     if (!change(to, call)) return;
     twins_[to].state = state;
