@@ -1,9 +1,10 @@
 """Where should restore points stand: every so many tokens, or where the messages of a chat end?
 
-The day of chats of workload.py until it has seen 200 conversations: next turns, returns, edited texts, answers asked for
-again. A model with recurrent layers and slots for so many states; cells for everything, so that only states are short. The
-tokens that were known and had to be computed again all the same, by how far apart spaced points are, with and without
-the lengths at which messages end (``message_ends``). Nothing is computed: the tree, the points and their eviction are real.
+The day of chats of workload.py until it has seen 200 conversations: next turns, returns, edits, answers asked for
+again. A model with recurrent layers and slots for so many states; cells for everything, so that only states are short.
+The tokens that were known and had to be computed again all the same, by how far apart spaced points are, with and
+without the lengths at which messages end (``message_ends``). Nothing is computed: the tree, the points and their
+eviction are real.
 """
 
 from __future__ import annotations

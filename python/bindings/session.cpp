@@ -323,17 +323,6 @@ step does not fit.)");
         return keeping(without_gil([&] { return self->decode(); }), self);
       },
       "One step over everything recorded and not yet computed.");
-  c.def(
-      "propose", [](const SessionPtr& self, const Typed<"Integers">& tokens) -> Typed<"Step"> {
-        const TokenArgument drafts(tokens, "propose", /*or_one=*/false, /*media=*/false);
-        return keeping(without_gil([&] { return self->propose(drafts.span()); }), self);
-      },
-      py::arg("tokens"), R"(The step of ``decode`` with ``tokens`` behind it that may be right: drafts.
-
-The model computes it with the logits of all rows, which say how many drafts are what it would have chosen; then
-``Step.accept`` takes those, and of the others nothing is left. Until then nothing counts as computed, and whatever else
-the session is asked for drops the step. Without tokens it is ``decode``. Raises ``CacheFullError`` where the rows, and in recurrent
-caches a state for each, do not fit; ``ArgumentError`` for ids below 0.)");
 }
 
 // The new one keeps the cache, not the session that it came from.
@@ -372,17 +361,6 @@ happens with windows and recurrent layers, and for more tokens than are recorded
 
 Where a cache has no state just before it, so have those back to the nearest length at which every cache has. Returns
 how many tokens remain; nothing changes where some do. Raises ``ArgumentError`` for a session of no tokens.)");
-  c.def(
-      "continuation",
-      [](const Session& self, const Typed<"int">& most) {
-        const auto count = static_cast<std::size_t>(to_int32(most, "continuation", "most"));
-        return int32_array(without_gil([&] { return self.continuation(count); }));
-      },
-      py::arg("most"),
-      R"(What the cache knows behind all that is recorded, int32 [at most ``most``]: drafts for ``propose``.
-
-Others of the same namespace went on with it, or this session before a ``rewind``; of several the one used last. Empty where the
-tokens are not known to their end. Changes nothing.)");
   c.def(
       "rollback",
       [](Session& self, const Typed<"int">& count) {

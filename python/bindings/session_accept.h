@@ -1,4 +1,4 @@
-// A token that was chosen: recorded in the session and noted by the caller in one call.
+// Tokens that were chosen, recorded in the session and noted by the caller in one call; and drafts of such tokens.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -155,14 +155,14 @@ class PrefixCache(Live, _core.PrefixCache):
 
         ``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
         compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing;
-        ``publish=False`` shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused whole
-        or not at all, such as groups of tokens that see each other; items of ``kv.media`` are found by themselves. The
-        same tokens with and without such a span are different: the other calls that take tokens take ``atomic``, too.
+        ``publish=False`` shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused as
+        one or not at all, such as groups of tokens that see each other; items of ``kv.media`` are found by themselves.
+        The same tokens with and without such a span are different: the other calls that take tokens take ``atomic``.
 
         ``message_ends``: lengths of the prompt at which messages end, ascending, where later prompts are likely to part
-        from it. Recurrent layers keep a state there, in place of those every ``checkpoint_every`` tokens around it; ends
-        closer than a sixteenth of that to the one before, and models without recurrent layers, do without. None: where
-        the special tokens of the cache's ``tokenizer`` say; an empty list: none.
+        from it. Recurrent layers keep a state there, in place of those every ``checkpoint_every`` tokens around it;
+        ends closer than a sixteenth of that to the one before, and models without recurrent layers, do without. None:
+        where the special tokens of the cache's ``tokenizer`` say; an empty list: none.
 
         Raises ``ArgumentError`` for no tokens, negative ones that are no media item, more than the smallest cache of
         full attention has cells, or ends that do not ascend from 1 to the prompt's length.

@@ -296,7 +296,7 @@ def test_a_state_is_kept_where_a_message_ends(kind: str) -> None:
     assert cache.check() == []
 
 
-@pytest.mark.parametrize("kind", ("dense", *WINDOWED))
+@pytest.mark.parametrize("kind", ["dense", *WINDOWED])
 def test_without_states_message_ends_change_nothing(kind: str) -> None:
     made = []
     for ends in ([], [40, 90]):

@@ -4,8 +4,7 @@ A family is one short file in ``families/``: how it reads ``config.json`` and wh
 (``layer_plan``); see that folder. Activations are float32; weight matrices are float32, float16 or blocks on the
 device; norm weights and biases are always float32.
 
-Threads: a model is read-only once built, but for what :meth:`Model.warm_up` remembers under a lock; several threads may
-call it, each with its own step.
+Threads: any, each with a step of its own. A built model does not change; :meth:`Model.warm_up` has a lock.
 """
 
 from __future__ import annotations
