@@ -1,91 +1,127 @@
 """Where should restore points stand: every so many tokens, or where the messages of a chat end?
 
-The day of chats of workload.py until it has seen 200 conversations: next turns, returns, edits, answers asked for
-again. A model with recurrent layers and slots for so many states; cells for everything, so that only states are short.
-The tokens that were known and had to be computed again all the same, by how far apart spaced points are, with and
-without the lengths at which messages end (``message_ends``). Nothing is computed: the tree, the points and their
-eviction are real.
+A model with recurrent layers and slots for so many states; cells for everything, so that only states are short.
+Counted are tokens that were known and had to be computed again all the same. Nothing is computed: the tree, the points
+and their eviction are real.
+
+    day        the day of chats of workload.py: next turns, returns, edited texts, answers asked for again
+    histories  chats that arrive whole, 4 to 12 turns in one prompt, as after a restart or from another server; then an
+               earlier text of one of the last ten is edited
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from kvtrie import _core
 from report import Report, Rows, arguments
-from workload import Day
+from workload import ANSWER, SYSTEM_LENGTHS, TEXT, Day, Random
 
 CHATS = 200
 VOCABULARY = 4096
 CELLS = 1 << 23
 SLOTS = (256, 512, 1024, 2048, 4096)
-SPACINGS = (512, 256, 128, 64)  # tokens between spaced points; the first also with turns
+SPACINGS = (512, 128, 64)  # tokens between spaced points; the first also with the ends of messages
+EDITS = 4  # of each history
+LATEST = 10  # histories of which one is edited
 
 
-@dataclass
-class Sums:
-    """Over all requests, in tokens. ``again``: known, and computed again all the same."""
+class Prompt(NamedTuple):
+    """``ends``: lengths at which its messages end."""
 
-    requests: int = 0
-    prompts: int = 0
-    known: int = 0
-    again: int = 0
+    tokens: list[int]
+    answer: list[int]
+    ends: Sequence[int]
 
 
-def play(slots: int, every: int, with_turns: bool, chats: int, seed: int) -> Sums:
-    """The day on a cache with so many slots."""
-    day, sums = Day(seed, VOCABULARY), Sums()
-    replay = _core.Replay(CELLS, slots=slots, checkpoint_every=every)
-    while not day.lines or day.lines[-1].conversation < chats:
-        request = day.next()
-        words = [2 + (sums.requests * 31 + place) % (VOCABULARY - 2) for place in range(request.answer_length)]
-        ends = day.lines[request.line].ends if with_turns else ()
-        _, matched, reused = replay.serve(request.prompt, words, message_ends=ends)
-        day.answer(words)
-        known = min(matched, len(request.prompt) - 1)
-        sums.requests += 1
-        sums.prompts += len(request.prompt)
-        sums.known += known
-        sums.again += known - reused
-    return sums
+def day(chats: int, seed: int) -> Iterator[Prompt]:
+    """The prompts of a day that sees so many conversations."""
+    made, count = Day(seed, VOCABULARY), 0
+    while not made.lines or made.lines[-1].conversation < chats:
+        request = made.next()
+        answer = [2 + (count * 31 + place) % (VOCABULARY - 2) for place in range(request.answer_length)]
+        yield Prompt(request.prompt, answer, tuple(made.lines[request.line].ends))
+        made.answer(answer)
+        count += 1
+
+
+def histories(chats: int, seed: int) -> Iterator[Prompt]:
+    """Chats that arrive whole, and edits of earlier texts in the latest of them."""
+    random = Random(seed)
+
+    def words(count: int) -> list[int]:
+        return [2 + random.below(VOCABULARY - 2) for _ in range(count)]
+
+    system = words(SYSTEM_LENGTHS[0])
+    known: list[tuple[list[int], list[int]]] = []  # tokens and ends of each
+    for _ in range(chats):
+        tokens, ends = list(system), [len(system)]
+        for _ in range(4 + random.below(9)):
+            for lengths in (TEXT, ANSWER):
+                tokens += words(random.length(*lengths))
+                ends.append(len(tokens))
+        known.append((tokens, ends))
+        yield Prompt(tokens, words(random.length(*ANSWER)), tuple(ends))
+        for _ in range(EDITS):
+            old, marks = known[-1 - random.below(min(LATEST, len(known)))]
+            turn = 2 * random.below(len(marks) // 2)
+            edited = old[: marks[turn] + random.below(8)] + words(random.length(*TEXT))
+            yield Prompt(edited, words(random.length(*ANSWER)), (*marks[: turn + 1], len(edited)))
+
+
+def again(prompts: Iterator[Prompt], slots: int, every: int, with_ends: bool) -> int:
+    """Known tokens that were computed again."""
+    replay, total = _core.Replay(CELLS, slots=slots, checkpoint_every=every), 0
+    for prompt in prompts:
+        ends = prompt.ends if with_ends else ()
+        _, matched, reused = replay.serve(prompt.tokens, prompt.answer, message_ends=ends)
+        total += min(matched, len(prompt.tokens) - 1) - reused
+    return total
 
 
 def main() -> None:
-    """Print a row for each number of slots, and what turns save."""
+    """Print a row for each workload and number of slots, and what the ends of messages save."""
     parser = arguments(__doc__)
     parser.add_argument("--chats", type=int, default=CHATS)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    report = Report(f"known tokens computed again in a day of {options.chats} chats, by restore points", options.json)
-    report.note(f"{'slots':>8}" + "".join(f"{f'every {every}':>12}" for every in SPACINGS) + f"{'turns':>12}   saved")
-    for slots in SLOTS:
-        spaced = {every: play(slots, every, False, options.chats, options.seed) for every in SPACINGS}
-        turns = play(slots, SPACINGS[0], True, options.chats, options.seed)
-        saved = 1 - turns.again / spaced[SPACINGS[0]].again
-        report.row(
-            f"{slots:>8}"
-            + "".join(f"{sums.again:>12,}" for sums in spaced.values())
-            + f"{turns.again:>12,}   {saved:.0%}",
-            slots=slots,
-            again={str(every): sums.again for every, sums in spaced.items()},
-            turns=turns.again,
-            saved=round(saved, 3),
-        )
-    report.note(f"{turns.requests} requests, {turns.prompts:,} tokens of prompts, {turns.known:,} of them known")
+    report = Report(f"known tokens computed again in {options.chats} chats, by restore points", options.json)
+    report.note(
+        f"{'':12}{'slots':>6}" + "".join(f"{f'every {every}':>12}" for every in SPACINGS) + "        ends   saved"
+    )
+    for name, workload in (("day", day), ("histories", histories)):
+        for slots in SLOTS:
+            made = {every: again(workload(options.chats, options.seed), slots, every, False) for every in SPACINGS}
+            ends = again(workload(options.chats, options.seed), slots, SPACINGS[0], True)
+            saved = 1 - ends / made[SPACINGS[0]]
+            report.row(
+                f"{name:12}{slots:>6}"
+                + "".join(f"{sums:>12,}" for sums in made.values())
+                + f"{ends:>12,}{saved:>8.0%}",
+                workload=name,
+                slots=slots,
+                again={str(every): sums for every, sums in made.items()},
+                ends=ends,
+                saved=round(saved, 3),
+            )
     report.close(draw)
 
 
 def draw(axes: Any, rows: Rows) -> None:
-    """A line for each way, over the slots."""
-    slots = [row["slots"] for row in rows]
-    for every in rows[0]["again"]:
-        axes.plot(slots, [row["again"][every] for row in rows], marker="o", label=f"every {every} tokens")
-    axes.plot(slots, [row["message_ends"] for row in rows], marker="s", label="where messages end, else every 512")
+    """A line for each way and workload, over the slots."""
+    for name, style in (("day", "-"), ("histories", "--")):
+        own = [row for row in rows if row["workload"] == name]
+        slots = [row["slots"] for row in own]
+        for colour, every in enumerate(own[0]["again"]):
+            label = f"{name}, every {every}"
+            axes.plot(slots, [row["again"][every] for row in own], f"o{style}", color=f"C{colour}", label=label)
+        axes.plot(slots, [row["ends"] for row in own], f"s{style}", color="C3", label=f"{name}, ends of messages")
     axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
     axes.set_xticks(slots, [str(each) for each in slots])
-    axes.set(xlabel="slots for states", ylabel="known tokens computed again", ylim=(0, None))
-    axes.legend(fontsize=8)
+    axes.set(xlabel="slots for states", ylabel="known tokens computed again")
+    axes.legend(fontsize=8, ncols=2)
 
 
 if __name__ == "__main__":

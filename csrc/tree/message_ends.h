@@ -10,7 +10,8 @@
 //
 // Messages count from 1. The worth of an end is how often 2 divides its number, as 2^n: where room is short, every
 // second one of a conversation goes before the rest, as with spaced points (restore_points.h). An end that follows
-// another one more closely than `least` is left out: computing that little is cheaper than keeping a state.
+// another one more closely than `least` is left out, as computing that little is cheaper than keeping a state; so is one
+// that the prompt ends so soon behind, where a state is kept in any case.
 //
 // Threads: any, const access only. Units: tokens.
 #pragma once
@@ -34,7 +35,7 @@ class MessageEnds {
       require(end > before && end <= length, "begin", "message_ends: got ", end, ", allowed ", before + 1, " to ",
               length, ", ascending");
       before = end;
-      add(end, least);
+      if (length - end >= least) add(end, least);
     }
   }
 
