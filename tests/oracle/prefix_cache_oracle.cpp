@@ -1195,7 +1195,8 @@ class World {
                       chance(0.3);  // with states written already
     if (torn)
       std::stable_partition(layers.begin(), layers.end(), [](const auto& each) { return each.first >= kRecurrent; });
-    const std::size_t stop = torn || chance(0.1) ? below(static_cast<std::uint32_t>(layers.size())) : layers.size();
+    const bool part = !layers.empty() && (torn || chance(0.1));
+    const std::size_t stop = part ? below(static_cast<std::uint32_t>(layers.size())) : layers.size();
     for (std::size_t i = 0; i < stop; ++i) {
       if (layers[i].first == kBlocks) {
         write_blocks(chosen, *step);
