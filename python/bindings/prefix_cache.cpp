@@ -165,7 +165,7 @@ std::vector<std::span<const Token>> to_drafts(const py::object& drafts, std::vec
 }
 
 Typed<"Step"> batch(const PrefixCachePtr& self, const Typed<"Sequence[Session]">& sessions, const Typed<"int">& chunk,
-                    const Typed<"Optional[Sequence[Integers]]">& drafts) {
+                    const Typed<"Sequence[Integers] | None">& drafts) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }

@@ -32,7 +32,7 @@ _GUESS = 0.25  # of a step, that a row more takes as long as nothing is measured
 
 
 class Costs:
-    """What steps of so many rows take."""
+    """The seconds that steps of so many rows take."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}

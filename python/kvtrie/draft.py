@@ -92,7 +92,7 @@ class PromptLookup:
 
 
 def drafters(draft: Draft) -> list[Drafter]:
-    """Those that ``draft`` names, each asked in turn until one knows something. None: none.
+    """The drafters that ``draft`` names, each asked in turn until one knows something. None: none.
 
     ``ArgumentError`` or ``ArgumentTypeError`` for what is neither a name, nor a callable, nor a list of them.
     """

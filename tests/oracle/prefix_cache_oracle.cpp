@@ -395,6 +395,10 @@ class World {
     const std::string name_space = any_namespace();
     const Tokens tokens = any_tokens(smallest_pool());
     BeginOptions options{chance(0.1), !chance(0.05), !chance(0.05), {}};
+    for (std::int32_t end = 0; chance(0.7) && end < static_cast<std::int32_t>(tokens.size());) {
+      end += static_cast<std::int32_t>(1 + below(9));
+      if (end <= static_cast<std::int32_t>(tokens.size())) options.message_ends.push_back(end);
+    }
     const Seen before = look();
     const ReusePlan plan = cache_->plan(name_space, tokens);
     const std::int32_t limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);

@@ -35,7 +35,7 @@ LATENT_LEAVES = {
 
 @dataclass
 class _Rotated:
-    """What rope.py asks of a description."""
+    """A description with the fields that rope.py reads."""
 
     file: GgufFile
     keys: Keys
