@@ -10,8 +10,8 @@
 //
 // Messages count from 1. The worth of an end is how often 2 divides its number, as 2^n: where room is short, every
 // second one of a conversation goes before the rest, as with spaced points (restore_points.h). An end that follows
-// another one more closely than `least` is left out, as computing that little is cheaper than keeping a state; so is one
-// that the prompt ends so soon behind, where a state is kept in any case.
+// another one more closely than `least` is left out, as computing that little is cheaper than keeping a state; so is
+// one that the prompt ends so soon behind, where a state is kept in any case.
 //
 // Threads: any, const access only. Units: tokens.
 #pragma once

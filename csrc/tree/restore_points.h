@@ -33,8 +33,8 @@
 //     3  those a user asked for (`checkpoint`), the one marked longest ago first
 //
 // An end is superseded when its conversation ends further on: the next prompt goes on from the new one, and only an
-// edit or another answer goes back to the old one. If a session does, it is an end again, until the next one; the second
-// time for good.
+// edit or another answer goes back to the old one. If a session does, it is an end again, until the next one; the
+// second time for good.
 //
 //     path      root ---- e1 ---- e2 ---- e3        e1 and e2 are superseded, and go before the last end of any other
 //                          `----- e4                 conversation. A session goes back to e1 and ends at e4: so is e1.
