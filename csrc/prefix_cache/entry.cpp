@@ -36,12 +36,9 @@ void Entry::begin(double now) {
   state_.gate.now = std::max(state_.gate.now, now);
   try {
     if (!state_.pending_loads.empty()) state_.page_in.reap_pending_loads();
-  } catch (const std::bad_alloc&) {
-    if (!allow_closed_) throw;  // what only ends goes on: the next call does it
-  }
-  try {
     if (state_.gate.now >= state_.expiry.next_expiry(state_.leases) && !state_.gate.closed) state_.expire(*this);
-  } catch (const std::bad_alloc&) {  // the next call does it
+  } catch (const std::bad_alloc&) {
+    if (!allow_closed_) throw;  // so nothing that is over is given; what only ends goes on, and the next call does it
   }
   if (state_.lower.disk() != nullptr) state_.behind.write_again_after_a_while(state_.gate.now);
 }

@@ -148,7 +148,7 @@ void RestorePoints::supersede(Node* node) {
 void RestorePoints::supersede_above(Node* node) noexcept {
   try {
     for (Node* end = end_above(node); end != nullptr && !state_of(end).point().superseded; end = end_above(end))
-      if (state_of(end).point().returns < 2) supersede(end);
+      if (state_of(end).point().returns < 2 && node->end() - end->end() >= kNear) supersede(end);
   } catch (const std::bad_alloc&) {
   }
 }

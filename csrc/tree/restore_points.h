@@ -21,20 +21,17 @@
 // that take some of a given one go in this order:
 //
 //     1  spaced points that nobody went back to, and ends that were superseded: the least of L + 2^n, where n is how
-//     often 2 divides the number of the
-//        point's place in its conversation, and L the greatest value of one that left before it was made. So their
-//        distance doubles with the distance from the end of the conversation, and conversations that are not used any
-//        more thin out. (Greedy-dual with the gap that a point would leave in the grid as its cost: Cao and Irani,
-//        USITS 1997.)
-//        A turn (message_ends.h) has its worth from its number in the conversation instead.
-//        A message's end (message_ends.h) is numbered among those of its prompt instead, an end that was superseded
-//        among the ends of its path.
+//        often 2 divides the number of the point's place in its conversation, and L the greatest value of one that left
+//        before it was made. So their distance doubles with the distance from the end of the conversation, and
+//        conversations that are not used any more thin out. (Greedy-dual with the gap that a point would leave in the
+//        grid as its cost: Cao and Irani, USITS 1997.) A message's end (message_ends.h) is numbered among those of its
+//        prompt instead, an end that was superseded among the ends of its path.
 //     2  all others, in an order of the tree: under the cache's policy, by the uses of their nodes
 //     3  those a user asked for (`checkpoint`), the one marked longest ago first
 //
 // An end is superseded when its conversation ends further on: the next prompt goes on from the new one, and only an
 // edit or another answer goes back to the old one. If a session does, it is an end again, until the next one; the
-// second time for good.
+// second time for good. One that the new end follows within kNear tokens stays what it is: it serves both prompts.
 //
 //     path      root ---- e1 ---- e2 ---- e3        e1 and e2 are superseded, and go before the last end of any other
 //                          `----- e4                 conversation. A session goes back to e1 and ends at e4: so is e1.
@@ -67,6 +64,7 @@ namespace kvtrie {
 class RestorePoints {
  public:
   using Frees = std::function<bool(const Node*)>;
+  static constexpr std::int32_t kNear = 16;
 
   // `every`: how far apart spaced points are. `trie` and `places` outlive this.
   RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every);

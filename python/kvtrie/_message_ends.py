@@ -14,7 +14,7 @@ Threads: any. Units: tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ def special_ids(tokenizer: object) -> tuple[int, ...]:
     return tuple(sorted(map(int, found)))
 
 
-def message_ends(tokens: object, special: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def message_ends(tokens: object, special: Sequence[int]) -> npt.NDArray[np.int32]:
     """Lengths of the prompt ``tokens``, ascending: behind the last special token of each header, but one at its end."""
     if not isinstance(tokens, (list, tuple, range, np.ndarray)):
         return np.empty(0, np.int32)

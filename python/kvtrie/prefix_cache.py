@@ -136,7 +136,7 @@ class PrefixCache(Live, _core.PrefixCache):
         self._tokenizer = tokenizer
         self._caches = list(held)
         self._policy = policy
-        self._special = np.asarray(special_ids(tokenizer) if _has_states(held) else (), np.int32)
+        self._special = special_ids(tokenizer) if _has_states(held) else ()
         for name, quota in (quotas or {}).items():
             self.set_quota(name, **quota)
 
@@ -168,7 +168,7 @@ class PrefixCache(Live, _core.PrefixCache):
         full attention has cells, or ends that do not ascend from 1 to the prompt's length.
         """
         if message_ends is None:
-            message_ends = ends_of(tokens, self._special) if len(self._special) else ()
+            message_ends = ends_of(tokens, self._special) if self._special else ()
         return super().begin(
             tokens,
             namespace,

@@ -123,13 +123,13 @@ def test_what_the_stub_is_made_of() -> None:
 
 def test_signatures_of_what_is_native() -> None:
     """With defaults, bound and not, and of classes; the documentation is not shorter for it."""
-    shown = "(self, tokens, namespace='default', *, reuse_all=False, use=True, publish=True, atomic=None)"
-    assert str(inspect.signature(kv.PrefixCache.begin)) == shown
+    shown = "(self, tokens, namespace='default', *, atomic=None)"
+    assert str(inspect.signature(kv.PrefixCache.plan)) == shown
     with kv.PrefixCache([]) as cache:
-        assert str(inspect.signature(cache.begin)) == shown.replace("self, ", "")
+        assert str(inspect.signature(cache.plan)) == shown.replace("self, ", "")
     assert str(inspect.signature(kv.Device)) == "(name=None)"
     assert str(inspect.signature(kv.devices)) == "()"
-    assert str(kv.PrefixCache.begin.__doc__).startswith("begin(self: kvtrie._core.PrefixCache, tokens: Integers, ")
+    assert str(kv.PrefixCache.plan.__doc__).startswith("plan(self: kvtrie._core.PrefixCache, tokens: Integers, ")
 
 
 # ---- the surface -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import NotSupportedError
 from .. import gguf_settings
 from ..causal import CausalConfig
-from ..common_settings import COMMON, WINDOWLESS
+from ..common_settings import COMMON, SIZE, WINDOWLESS
 from ..experts_config import scored_from_gguf
 from ..gguf_form import GgufForm
 from ..latent_config import INTERLEAVE, LATENT, LatentModel
@@ -95,7 +95,8 @@ class DeepseekV2(LatentModel, Dots1):
     architectures = ("DeepseekV2ForCausalLM",)
     settings: ClassVar[Settings] = {
         **COMMON,
-        **EXPERTS,
+        **{key: setting for key, setting in EXPERTS.items() if key != "num_local_experts"},
+        "num_experts": SIZE,
         **WINDOWLESS,
         **LATENT,
         **ABOUT_EXPERTS,
@@ -125,6 +126,7 @@ class DeepseekV2(LatentModel, Dots1):
         "qk_nope_head_dim": 128,
     }
     turns = False
+    experts_alias = "num_experts"
     experts_where_silent = {"n_routed_experts": 64}  # noqa: RUF012 (the same)
     dense_where_silent = 0
 

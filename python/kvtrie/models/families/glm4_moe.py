@@ -64,6 +64,7 @@ class Dots1(CausalModel):
     }
     shared = "shared_experts"
     experts_where_silent: Mapping[str, int] = {}  # sizes, where a file has none
+    experts_alias: ClassVar[str] = "num_local_experts"  # another name of n_routed_experts
     dense_where_silent = 0
     norm_where_silent = False
 
@@ -71,7 +72,7 @@ class Dots1(CausalModel):
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         no_windows(raw, reader, where)
         silent = cls.experts_where_silent
-        count = count_of(raw, reader, "n_routed_experts", "num_local_experts", 1, silent.get("n_routed_experts"))
+        count = count_of(raw, reader, "n_routed_experts", cls.experts_alias, 1, silent.get("n_routed_experts"))
         inner = reader.within("moe_intermediate_size", 1, _MOST, 1408)
         return {
             "num_experts": count,
