@@ -393,7 +393,9 @@ for name, address in json.loads({addresses!r}):
 """
 
 
-HARMLESS = {"answers " + name for name in ("str", "int", "list", "NoneType", "dict", "PrefixCache")}  # no call of ours
+HARMLESS = {
+    "answers " + name for name in ("str", "int", "list", "tuple", "NoneType", "dict", "PrefixCache")
+}  # no call of ours
 
 
 def interpreters(sweep: Sweep, group: str) -> None:
