@@ -42,9 +42,10 @@ void keep_groups(std::vector<float>& ranks, std::size_t groups, std::size_t kept
     sums.push_back(summed == 1 ? own[0] : own[0] + own[1]);
   }
   const std::vector<std::int32_t> order = ranked(sums);
-  for (std::size_t i = kept; i < groups; ++i)
-    std::fill_n(ranks.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(order[i]) * size), size,
-                -INFINITY);
+  for (std::size_t i = kept; i < groups; ++i) {
+    const auto first = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(order[i]) * size);
+    std::fill_n(ranks.begin() + first, size, -INFINITY);
+  }
 }
 
 }  // namespace

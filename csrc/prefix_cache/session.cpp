@@ -208,6 +208,7 @@ std::int32_t Session::recompute() {
 
 // To the nearest length at or below `computed`; tokens up to `recorded` are recorded.
 std::int32_t Session::go_back_recording(PrefixCacheState& state, std::int32_t computed, std::int32_t recorded) {
+  state.gate.mutex.assert_held();  // by the caller's entry
   const std::int32_t nearest = state.cursors.reachable_back(at_, computed);
   Tokens tail = at_.recorded_keys();
   AtomicSpans atomic = at_.atomic;

@@ -79,9 +79,10 @@ std::vector<std::uint32_t> Step::drafted() const {
 void Step::accept(std::span<const std::uint32_t> counts) {
   require(counts.size() == sessions_.size(), "step.accept", "counts: got ", counts.size(), ", allowed ",
           sessions_.size(), ", one for each session");
-  for (std::size_t s = 0; s < counts.size(); ++s)
+  for (std::size_t s = 0; s < counts.size(); ++s) {
     require(counts[s] <= open_.drafted(s), "step.accept", "counts[", s, "]: got ", counts[s], ", allowed 0 to ",
             open_.drafted(s));
+  }
   std::vector<SessionCall> calls;
   calls.reserve(sessions_.size());
   for (const SessionPtr& session : sessions_) calls.emplace_back(*session);
