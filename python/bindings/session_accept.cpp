@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "arrays.h"
+#include "collector.h"
 #include "convert.h"
 
 namespace kvtrie::binding {
