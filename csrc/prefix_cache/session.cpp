@@ -25,14 +25,16 @@ void record(PrefixCacheState& state, Cursor& at, std::span<const Token> tokens) 
   AtomicSpans atomic = at.atomic;
   if (with_media) atomic.add_media(tokens, before);
   const bool wants_point = tokens.size() > 1 && state.caches.has_points();  // before the last one of a prompt
-  MessageEnds ends = at.message_ends;
-  if (wants_point && before > at.computed)  // a prompt within a conversation is its next message
-    ends.add(before, Checkpointer::least_between_message_ends(state.options.checkpoint_every));
+  std::optional<MessageEnds> ends;
+  if (wants_point && before > at.computed) {  // a prompt within a conversation is its next message
+    ends = at.message_ends;
+    ends->add(before, Checkpointer::least_between_message_ends(state.options.checkpoint_every));
+  }
   if (wants_point) at.wanted.reserve(at.wanted.size() + 1);
   state.steps.drop_open(at);
   at.tail.insert(at.tail.end(), tokens.begin(), tokens.end());
   at.atomic = std::move(atomic);
-  at.message_ends = std::move(ends);
+  if (ends) at.message_ends = std::move(*ends);
   if (wants_point) at.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
