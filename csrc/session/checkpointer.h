@@ -50,7 +50,7 @@ class Checkpointer {
   // The restore points that a step of the cursor up to `end` makes: wanted ones and spaced ones, each length once,
   // ascending.
   std::vector<WantedPoint> wanted_between(const Cursor& cursor, std::int32_t end) const;
-  // A turn is left out where another one ends within so many tokens before it.
+  // A message's end is left out where another one is within so many tokens before it.
   static std::int32_t least_between_message_ends(std::int32_t every) noexcept {
     return std::max(every / kMessagesAGap, 1);
   }
