@@ -26,7 +26,7 @@ namespace kvtrie {
 struct OpenStep {
   std::vector<Cursor*> cursors;                    // each outlives it
   std::vector<std::uint32_t> counts;               // rows of each cursor, drafted ones included
-  std::vector<Tokens> drafts;                      // of each cursor: its last rows; none where nothing is drafted
+  std::vector<Tokens> drafts;                      // of the first cursors, up to the last that drafts: their last rows
   Tokens tokens;                                   // [rows]
   std::vector<std::int32_t> positions, sequences;  // [rows]; sequences: indices into `cursors`
   std::vector<LayerForwardPtr> forwards;           // one per cache, those of attention first
@@ -50,7 +50,7 @@ struct OpenStep {
   }
   std::int32_t end_of(const Cursor& cursor) const;  // REQUIRES: it is of the step
   std::uint32_t drafted(std::size_t index) const noexcept {
-    return drafts.empty() ? 0 : static_cast<std::uint32_t>(drafts[index].size());
+    return index < drafts.size() ? static_cast<std::uint32_t>(drafts[index].size()) : 0;
   }
   bool any_drafted() const noexcept;
   std::uint32_t kept(std::size_t index) const noexcept { return counts[index] - (wrong.empty() ? 0 : wrong[index]); }

@@ -39,7 +39,10 @@ void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk, std::s
   step.sequences.insert(step.sequences.end(), rows, index);
   step.cursors.push_back(&cursor);
   step.counts.push_back(rows);
-  step.drafts.emplace_back(drafts.begin(), drafts.end());
+  if (!drafts.empty()) {
+    step.drafts.resize(step.cursors.size());
+    step.drafts.back().assign(drafts.begin(), drafts.end());
+  }
   if (caches_.has_points())
     step.captures.push_back(checkpointer_.wanted_between(cursor, cursor.computed + static_cast<std::int32_t>(rows)));
   if (!caches_.states.empty()) step.before.push_back(checkpointer_.states_of(cursor));
@@ -288,7 +291,8 @@ void Steps::accept(OpenStep& step, std::span<const std::uint32_t> counts) {
     Cursor& cursor = step.cursor(s);
     const std::int32_t length = step.end(s) - static_cast<std::int32_t>(step.wrong[s]);
     if (step.wrong[s] > 0) stand_at(step, s, length, std::move(states[s]));
-    cursor.tail.insert(cursor.tail.end(), step.drafts[s].begin(), step.drafts[s].begin() + counts[s]);
+    if (counts[s] > 0)
+      cursor.tail.insert(cursor.tail.end(), step.drafts[s].begin(), step.drafts[s].begin() + counts[s]);
     totals_.proposed_tokens += step.drafted(s);
     totals_.accepted_tokens += counts[s];
   }
