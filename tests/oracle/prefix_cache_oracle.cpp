@@ -1475,6 +1475,7 @@ class World {
       for (std::int32_t at = slice.from; at < slice.to; ++at) {
         for (const bool value : {false, true}) {
           const std::uint32_t dim = value ? shape.v_dim : shape.k_dim;
+          if (dim == 0) continue;  // a latent's row is its key's
           std::vector<float> row(dim);
           const std::uint64_t offset = image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first));
           std::memcpy(row.data(), bytes.data() + offset, dim * sizeof(float));
