@@ -90,8 +90,20 @@ void RestorePoints::release(Node* node) {
   }
 }
 
+// The nearest end above; null when there is none.
+Node* RestorePoints::end_above(const Node* node) noexcept {
+  for (Node* above = node->parent(); above != nullptr && !above->is_root(); above = above->parent())
+    if (state_of(above).point().kind == PointKind::kEnd) return above;
+  return nullptr;
+}
+
+std::uint32_t RestorePoints::ordinal_behind(const Node* end) noexcept {
+  return end == nullptr ? 1 : 1 + state_of(end).point().ordinal;
+}
+
 void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held, double worth) {
   const PointKind before = state_of(node).point().kind, most = std::max(kind, before);
+  Node* const above = most == PointKind::kEnd ? end_above(node) : nullptr;
   remove(node);
   RestorePoint& point = point_of(node);
   point.kind = most;
@@ -99,7 +111,7 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held,
   point.on_device = true;
   point.number = ++made_;
   point.worth = most == PointKind::kSpaced ? worth : 0;
-  if (most == PointKind::kEnd) point.ordinal = 1 + ordinal_above(node);
+  if (most == PointKind::kEnd) point.ordinal = ordinal_behind(above);
   point.value = floor_of(node) + gap_of(node);
   ++count_;
   try {
@@ -108,26 +120,10 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held,
     remove(node);
     throw;
   }
-  if (most == PointKind::kEnd && before != PointKind::kEnd) supersede_above(node);
+  if (before != PointKind::kEnd) supersede_above(node, above);
 }
 
 // ---- ends that were superseded ------------------------------------------------------------------------------------
-
-namespace {
-
-// The nearest end above; null when there is none.
-Node* end_above(const Node* node) {
-  for (Node* above = node->parent(); above != nullptr && !above->is_root(); above = above->parent())
-    if (state_of(above).point().kind == PointKind::kEnd) return above;
-  return nullptr;
-}
-
-}  // namespace
-
-std::uint32_t RestorePoints::ordinal_above(const Node* node) noexcept {
-  const Node* above = end_above(node);
-  return above == nullptr ? 0 : state_of(above).point().ordinal;
-}
 
 void RestorePoints::supersede(Node* node) {
   RestorePoint& point = point_of(node);
@@ -145,9 +141,9 @@ void RestorePoints::supersede(Node* node) {
 
 // Above one that was superseded all are, but for those that are none of it or that a session went back to since. With
 // no memory for a change in the order, the rest stay where they are: they only go later.
-void RestorePoints::supersede_above(Node* node) noexcept {
+void RestorePoints::supersede_above(const Node* node, Node* end) noexcept {
   try {
-    for (Node* end = end_above(node); end != nullptr && !state_of(end).point().superseded; end = end_above(end))
+    for (; end != nullptr && !state_of(end).point().superseded; end = end_above(end))
       if (state_of(end).point().returns < 2 && node->end() - end->end() >= kNear) supersede(end);
   } catch (const std::bad_alloc&) {
   }
@@ -158,7 +154,7 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
   places_.make_room(node);
   point.kind = kind;
-  if (kind == PointKind::kEnd) point.ordinal = 1 + ordinal_above(node);
+  if (kind == PointKind::kEnd) point.ordinal = ordinal_behind(end_above(node));
   point.copies = std::move(copies);
   point.on_device = false;
   point.number = ++made_;

@@ -114,9 +114,10 @@ class RestorePoints {
   static Spaced::value_type key_of(Node* node);
   bool in_spaced(const Node* node, std::size_t resource) const;
   double gap_of(const Node* node) const noexcept;
-  static std::uint32_t ordinal_above(const Node* node) noexcept;
+  static Node* end_above(const Node* node) noexcept;
+  static std::uint32_t ordinal_behind(const Node* end) noexcept;  // of the next end; null: of the first
   void supersede(Node* node);
-  void supersede_above(Node* node) noexcept;
+  void supersede_above(const Node* node, Node* end) noexcept;  // `end` and those above
   void take_out(Node* node);
   void take_out_of_spaced(Node* node);
   void release(Node* node);
