@@ -271,17 +271,7 @@ void add_sessions(PrefixCacheClass& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         py::arg("message_ends") = py::tuple(),
-        R"(A session that reuses as much of the prompt as possible.
-
-``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
-compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
-shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused whole or not at all, such as groups
-of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
-span are different: the other calls that take tokens take ``atomic``, too. ``message_ends``: lengths of the prompt at which
-messages end, ascending, where later prompts are likely to part from it; recurrent layers keep a state there, in place of
-those every ``checkpoint_every`` tokens around it. Ends closer than a sixteenth of that to the one before, and models
-without recurrent layers, do without. Raises ``ArgumentError`` for no tokens,
-negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
+        "``kvtrie.PrefixCache.begin``, for which an empty ``message_ends`` says that there are none.");
   c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512, py::arg("drafts") = py::none(),
         R"(One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.
 
