@@ -79,9 +79,11 @@ SLOW_CPP, SLOW_PYTHON = ("cl", "tensor"), ("test_tensor", "test_caches")
 def drivers() -> list[Driver]:
     return [
         Driver("pocl", "PoCL of the distribution", {}),
-        Driver("pocl-gpu", "the same, emulating a GPU", {"KVTRIE_POSE": "gpu"}),
-        Driver("pocl-small", "emulating the smallest GPU, without fp16", {"KVTRIE_POSE": "gpu small no_fp16"}),
-        Driver("pocl-late", "emulating a GPU that starts late", {"KVTRIE_POSE": "gpu late"}),
+        Driver("pocl-gpu", "the same, emulating a GPU", {"KVTRIE_EMULATED_DEVICE": "gpu"}),
+        Driver(
+            "pocl-small", "emulating the smallest GPU, without fp16", {"KVTRIE_EMULATED_DEVICE": "gpu small no_fp16"}
+        ),
+        Driver("pocl-late", "emulating a GPU that starts late", {"KVTRIE_EMULATED_DEVICE": "gpu late"}),
         Driver("intel", "Intel's CPU runtime (PyPI, proprietary)", _vendor("intel", INTEL), INTEL),
         Driver(
             "rusticl",

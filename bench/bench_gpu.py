@@ -16,7 +16,7 @@ doctor     checks.py     self-tests of every kernel
 demo       checks.py     conversations that branch and come back, against cold runs
 tests      checks.py     the tests of devices
 
-`./dev gpu` runs it. Posing as a GPU on a CPU, sizes shrink: then it shows that the parts run.
+`./dev gpu` runs it. Where a CPU emulates a GPU, sizes shrink: then it shows that the parts run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the parts of a run on a GPU share: the file their figures go to, the device, and its time by kernel.
 
 A part is a process of its own with a limit. Each figure is a line of JSON that is on disk before the next is taken, so
-a part that is ended has lost nothing but what it was at. Sizes shrink where a CPU poses as a GPU: figures of one say
+a part that is ended has lost nothing but what it was at. Sizes shrink where a CPU emulates a GPU: figures of one say
 nothing about speed, that the parts run does.
 
 Device time is the sum of what each launch took by the device's own clock (``Device._open_with_times``): kernels alone,
@@ -60,7 +60,7 @@ def open_device(times: bool) -> Any:
 
 
 def is_gpu(device: Any) -> bool:
-    """Whether it is one, and none that poses."""
+    """Whether it is one, and not emulated."""
     return bool(device.kind == "gpu" and "(as " not in device.name)
 
 

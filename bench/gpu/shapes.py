@@ -53,8 +53,8 @@ SHAPES = {
     "135m": _shape(30, 576, 1536, (9, 3, 64), 49152, True, "q8_0", 30),
     "1b": _shape(16, 2048, 8192, (32, 8, 64), 128256, True, "float16", 4),
     "8b": _shape(32, 4096, 14336, (32, 8, 128), 128256, False, "float16", 3),
-    "posing": _shape(4, 128, 256, (4, 2, 32), 512, True, "q8_0", 2),
-    "posing deep": _shape(6, 128, 256, (4, 2, 32), 512, False, "float16", 3),
+    "emulated": _shape(4, 128, 256, (4, 2, 32), 512, True, "q8_0", 2),
+    "emulated deep": _shape(6, 128, 256, (4, 2, 32), 512, False, "float16", 3),
 }
 
 

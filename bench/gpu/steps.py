@@ -103,7 +103,7 @@ def _tell(rows: Rows, what: str, shape: str, launches: list[Any], **values: Any)
 def table(rows: Rows) -> None:
     """Device time by kernel."""
     device = open_device(times=True)
-    names = ("135m", "8b") if is_gpu(device) else ("posing", "posing deep")
+    names = ("135m", "8b") if is_gpu(device) else ("emulated", "emulated deep")
     for name in names:
         rows.attempt(name, lambda name=name: _table_of(rows, device, name))
 
@@ -128,7 +128,7 @@ def _table_of(rows: Rows, device: Any, name: str) -> None:
 def steps(rows: Rows) -> None:
     """Seconds, host and whole."""
     device = open_device(times=False)
-    names = ("135m", "1b", "8b") if is_gpu(device) else ("posing", "posing deep")
+    names = ("135m", "1b", "8b") if is_gpu(device) else ("emulated", "emulated deep")
     for name in names:
         rows.attempt(name, lambda name=name: _steps_of(rows, device, name))
 

@@ -17,8 +17,8 @@ constexpr std::size_t kHostAlignment = 64;
 
 cl_mem create(Device& device, cl_mem_flags flags, std::size_t bytes, void* host) {
   cl_int code = take_fault("clCreateBuffer");
-  const bool posing = !device.state().found.pose.words.empty();
-  if (posing && bytes > device.info().max_alloc_bytes) code = CL_INVALID_BUFFER_SIZE;
+  const bool emulated = !device.state().found.emulation.words.empty();
+  if (emulated && bytes > device.info().max_alloc_bytes) code = CL_INVALID_BUFFER_SIZE;
   cl_mem handle = nullptr;
   if (code == CL_SUCCESS) handle = clCreateBuffer(device.state().context.get(), flags, bytes, host, &code);
   if (code != CL_SUCCESS) fail_create(device.info(), bytes, code);

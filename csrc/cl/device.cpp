@@ -81,7 +81,7 @@ Number asked_of(const FoundDevice& found, cl_kernel kernel, cl_kernel_work_group
 
 std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kernel) {
   const auto limit = asked_of<std::size_t>(found, kernel.handle.get(), CL_KERNEL_WORK_GROUP_SIZE);
-  const std::uint32_t most = std::min(found.info.max_work_group, found.pose.kernel_lanes.value_or(UINT32_MAX));
+  const std::uint32_t most = std::min(found.info.max_work_group, found.emulation.kernel_lanes.value_or(UINT32_MAX));
   return static_cast<std::uint32_t>(std::min<std::size_t>(limit, most));
 }
 
@@ -191,7 +191,7 @@ void Device::State::submit_quietly() noexcept {
 }
 
 void Device::State::hold_back_locked() {
-  if (!found.pose.late || held.get() != nullptr) return;
+  if (!found.emulation.late || held.get() != nullptr) return;
   held = EventHandle(
       make_handle("clCreateUserEvent", [&](cl_int* code) { return clCreateUserEvent(context.get(), code); }));
   const cl_event gate = held.get();
@@ -207,7 +207,7 @@ void Device::State::open_gate_locked() noexcept {
 
 int Device::State::finish_queue() noexcept {
   const auto finish = [this] { return result_of("clFinish", [this] { return clFinish(queue.get()); }); };
-  if (!found.pose.late) return finish();
+  if (!found.emulation.late) return finish();
   const MutexLock lock(enqueue_mutex);
   open_gate_locked();
   return finish();
@@ -218,7 +218,7 @@ void Device::State::let_end(cl_event event) noexcept {
   if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return;
   log_failed_cleanup(code, "clWaitForEvents");
   // An emulated device's clFinish would wait for what others hold back meanwhile.
-  if (!found.pose.late && result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
+  if (!found.emulation.late && result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
   cl_int status = CL_QUEUED;
   while (ask_status(event, status) == CL_SUCCESS && status > CL_COMPLETE)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -236,7 +236,7 @@ Device::~Device() {
 }
 
 DevicePtr Device::open(const DeviceInfo& info, Options options) {
-  std::vector<FoundDevice> all = find_devices(info.pose);
+  std::vector<FoundDevice> all = find_devices(info.emulates);
   for (FoundDevice& found : all) {
     const bool same =
         found.info.index == info.index && found.info.name == info.name && found.info.platform == info.platform;
@@ -276,7 +276,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   const bool begins = [&] {
     const MutexLock lock(state_->enqueue_mutex);
     const cl_kernel object = state_->arguments.given(target, args);
-    if (state_->found.pose.local_bytes) require_local_memory(state_->found, object, target.name);
+    if (state_->found.emulation.local_bytes) require_local_memory(state_->found, object, target.name);
     const auto call = [&](cl_command_queue queue, cl_event* event) {
       return clEnqueueNDRangeKernel(queue, object, dimensions, nullptr, global.data(), local.data(), 0, nullptr, event);
     };

@@ -60,12 +60,12 @@ struct DeviceInfo {
   std::uint32_t float_vector_width = 0;  // as the driver says, native
   std::uint32_t compute_capability = 0;  // NVIDIA's, 10 times major plus minor: 90 for 9.0; 0: another architecture
   std::uint32_t index = 0;               // position in list_devices()
-  std::string pose;                      // what it emulates; empty: itself
+  std::string emulates;                  // of an emulated device, its words (emulation.h); else empty
 };
 
-// Every OpenCL device of the machine; empty when there is no platform. `pose`: the device that each emulates (pose.h).
-// Throws kArgument for a pose that means nothing, and for no device.
-std::vector<DeviceInfo> list_devices(std::string_view pose = {});
+// Every OpenCL device of the machine; empty when there is no platform. `emulation`: words for the device that each
+// emulates (emulation.h). Throws kArgument for words that mean nothing.
+std::vector<DeviceInfo> list_devices(std::string_view emulation = {});
 
 // Bytes that a command moves, by what they are. K/V that moves between cells or tiers is told apart from everything
 // else, so that "switching a conversation copies no K/V" can be counted here rather than believed.

@@ -54,9 +54,9 @@ std::uint32_t compute_capability_of(cl_device_id device, const std::string& exte
   return 10 * value_of<cl_uint>(device, kComputeCapabilityMajor) + value_of<cl_uint>(device, kComputeCapabilityMinor);
 }
 
-FoundDevice describe(cl_platform_id platform, cl_device_id device, const Pose& pose) {
+FoundDevice describe(cl_platform_id platform, cl_device_id device, const Emulation& emulation) {
   FoundDevice found;
-  found.pose = pose;
+  found.emulation = emulation;
   found.platform = platform;
   found.device = device;
   found.platform_version = text_of(platform, CL_PLATFORM_VERSION);
@@ -80,7 +80,7 @@ FoundDevice describe(cl_platform_id platform, cl_device_id device, const Pose& p
   info.alignment_bytes = value_of<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
   info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   info.compute_capability = compute_capability_of(device, extensions);
-  strike(pose, info);
+  emulate(emulation, info);
   return found;
 }
 
@@ -117,13 +117,13 @@ const char* name_of(DeviceKind kind) noexcept {
   return "other";
 }
 
-std::vector<FoundDevice> find_devices(std::string_view pose_words) {
-  const Pose pose = parse_pose(pose_words);
+std::vector<FoundDevice> find_devices(std::string_view words) {
+  const Emulation emulation = parse_emulation(words);
   std::vector<FoundDevice> all;
   for (const cl_platform_id platform : platforms()) {
     for (const cl_device_id device : devices_of(platform)) {
       try {
-        all.push_back(describe(platform, device, pose));
+        all.push_back(describe(platform, device, emulation));
         all.back().info.index = static_cast<std::uint32_t>(all.size() - 1);
       } catch (const Error& error) {
         log_message(LogLevel::kWarning, cat("a device is left out of the list: ", error.what()));
@@ -133,9 +133,9 @@ std::vector<FoundDevice> find_devices(std::string_view pose_words) {
   return all;
 }
 
-std::vector<DeviceInfo> list_devices(std::string_view pose) {
+std::vector<DeviceInfo> list_devices(std::string_view emulation) {
   std::vector<DeviceInfo> list;
-  for (FoundDevice& found : find_devices(pose)) list.push_back(std::move(found.info));
+  for (FoundDevice& found : find_devices(emulation)) list.push_back(std::move(found.info));
   return list;
 }
 

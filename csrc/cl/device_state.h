@@ -18,11 +18,11 @@
 #include "cl/command_log.h"
 #include "cl/device.h"
 #include "cl/disk_cache.h"
+#include "cl/emulation.h"
 #include "cl/kernel_arguments.h"
 #include "cl/launch_times.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
-#include "cl/pose.h"
 #include "cl/program_cache.h"
 
 namespace kvtrie::cl {
@@ -33,9 +33,9 @@ struct FoundDevice {
   cl_platform_id platform = nullptr;
   cl_device_id device = nullptr;
   std::string platform_version;
-  Pose pose;
+  Emulation emulation;
 };
-std::vector<FoundDevice> find_devices(std::string_view pose);
+std::vector<FoundDevice> find_devices(std::string_view emulation);
 
 struct Event::State {
   State(DevicePtr on, EventHandle owned, CommandLog::Ticket place, EventHandle times = {});
@@ -119,7 +119,7 @@ struct Device::State {
   // Hands to the device what was enqueued so far: a driver may keep it back until somebody flushes or waits.
   void submit() KVTRIE_EXCLUDES(enqueue_mutex);
   void submit_quietly() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
-  // Poses as such a driver, if it is to: commands wait for `held` until then.
+  // An emulated driver that starts late: commands wait for `held` until then.
   void hold_back_locked() KVTRIE_REQUIRES(enqueue_mutex);
   void open_gate_locked() noexcept KVTRIE_REQUIRES(enqueue_mutex);
   // The result of clFinish. A driver's begins what others enqueue meanwhile; an emulated device's must not wait for

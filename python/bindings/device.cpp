@@ -166,8 +166,8 @@ const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
 std::vector<DeviceHandlePtr> device_handles() {
   ask_opencl();
   py::module_::import("kvtrie._listing").attr("prepare")();
-  const std::string pose = setting("pose");
-  std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(pose); });
+  const std::string emulation = setting("emulation");
+  std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(emulation); });
   std::vector<DeviceHandlePtr> handles;
   handles.reserve(found.size());
   for (cl::DeviceInfo& each : found) handles.push_back(find_or_add(std::move(each)));

@@ -1,4 +1,4 @@
-"""Which device is the best one, what it poses as, and where programs are kept. Called by the C++ bindings."""
+"""Which device is the best one, what it emulates, and where programs are kept. Called by the C++ bindings."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _rank(device: _core.Device) -> tuple[int, int, int]:
     return kind, -int(device.capabilities["compute_units"]), device.index
 
 
-def pose() -> str:
-    """The device that every device poses as, for tests: the environment variable KVTRIE_POSE (docs/gpu.md)."""
-    return os.environ.get("KVTRIE_POSE", "")
+def emulation() -> str:
+    """What every device emulates, for tests: the variable KVTRIE_EMULATED_DEVICE (docs/gpu.md)."""
+    return os.environ.get("KVTRIE_EMULATED_DEVICE", "")
 
 
 def forget() -> None:

@@ -15,7 +15,7 @@ namespace {
 using testing::sound;
 
 cl::DevicePtr open_device() {
-  const auto devices = cl::list_devices(test_pose());
+  const auto devices = cl::list_devices(test_emulation());
   return devices.empty() ? nullptr : cl::Device::open(devices.front(), {});
 }
 

@@ -12,21 +12,21 @@ namespace {
 
 class ClLaunchTimes : public DeviceTest {
  protected:
-  static DevicePtr timed(const std::string& pose) {
-    const auto list = list_devices(pose);
+  static DevicePtr timed(const std::string& emulation) {
+    const auto list = list_devices(emulation);
     return Device::open(list.at(device().info().index), {.cache_folder = test_cache_folder(), .times_launches = true});
   }
 };
 
 TEST_F(ClLaunchTimes, EachLaunchIsThereOnceInOrder) {
-  for (const char* pose : {"", "gpu"}) {
-    const DevicePtr device = timed(pose);
+  for (const char* emulation : {"", "gpu"}) {
+    const DevicePtr device = timed(emulation);
     Buffer y(device, 256 * sizeof(float));
     device->fill(y, 0, y.bytes(), 0);
     const Kernel scale = device->kernel("probe", "probe_scale", "-DFACTOR=2.0f");
     for (int i = 1; i <= 40; ++i) device->launch(scale, {128U * (1 + i % 2), 0, 0}, {32, 0, 0}, y, 1.0F);
     const auto times = device->take_launch_times();
-    ASSERT_EQ(times.size(), 40U) << pose;
+    ASSERT_EQ(times.size(), 40U) << emulation;
     std::uint64_t last = 0;
     for (std::size_t i = 0; i < times.size(); ++i) {
       EXPECT_EQ(times[i].kernel, "probe_scale");

@@ -21,10 +21,10 @@ inline std::string test_cache_folder() {
   return folder == nullptr ? "" : folder;
 }
 
-// What devices pose as in every test; "": themselves.
-inline std::string test_pose() {
-  const char* pose = std::getenv("KVTRIE_POSE");
-  return pose == nullptr ? "" : pose;
+// What devices emulate in every test; "": themselves.
+inline std::string test_emulation() {
+  const char* emulation = std::getenv("KVTRIE_EMULATED_DEVICE");
+  return emulation == nullptr ? "" : emulation;
 }
 
 inline cl::DevicePtr& shared_device_slot() {
@@ -38,7 +38,7 @@ inline const cl::DevicePtr& shared_device() {
   cl::DevicePtr& device = shared_device_slot();
   if (device == nullptr) {
     const char* wanted = std::getenv("KVTRIE_DEVICE");
-    auto list = cl::list_devices(test_pose());
+    auto list = cl::list_devices(test_emulation());
     std::erase_if(list, [&](const cl::DeviceInfo& info) {
       return wanted != nullptr && (info.platform + " " + info.name).find(wanted) == std::string::npos;
     });

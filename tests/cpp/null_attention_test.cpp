@@ -1,4 +1,4 @@
-// What attention by tensor cores launches, on the driver that does nothing posing as an NVIDIA GPU: forms, sizes and
+// What attention by tensor cores launches, on the driver that does nothing emulating an NVIDIA GPU: forms, sizes and
 // numbers of launches for steps of all kinds. What the kernels then compute is played in tests/gpu.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -79,16 +79,16 @@ TEST_F(MatmulTensor, TakesWholeUnitsOfWhatHalvesHold) {
 TEST_F(MatmulTensor, FallsBackWhereTheCompilerRefuses) {
   if (tensor_cores(device())) GTEST_SKIP() << "they work here";
   const auto list = cl::list_devices("gpu compute_capability=90");
-  const auto posing = cl::Device::open(list.at(device().info().index), {.cache_folder = test_cache_folder()});
-  ASSERT_TRUE(tensor_cores(*posing));
+  const auto emulated = cl::Device::open(list.at(device().info().index), {.cache_folder = test_cache_folder()});
+  ASSERT_TRUE(tensor_cores(*emulated));
   const GroupWeight w(WeightDType::kFloat16, 70, 64);
-  const PackedWeight packed = pack(Tensor::from_host(posing, w.source(), {w.out, w.in}, w.bytes.data()), true);
+  const PackedWeight packed = pack(Tensor::from_host(emulated, w.source(), {w.out, w.in}, w.bytes.data()), true);
   const auto x = Random(7).normals(3 * 64);
-  const Tensor some = Tensor::from_host(posing, DType::kFloat32, {3, 64}, x.data());
+  const Tensor some = Tensor::from_host(emulated, DType::kFloat32, {3, 64}, x.data());
   expect_close(download(matmul(some, packed)), w.products(x), kProducts, "");
   const TensorVariant variant =
-      choose_tensor({posing->info().compute_units, local_bytes_of_unit(*posing)}, {3, 70, 64}, w.stored, {});
-  EXPECT_EQ(registry::verdict(*posing, variant.key()), false);
+      choose_tensor({emulated->info().compute_units, local_bytes_of_unit(*emulated)}, {3, 70, 64}, w.stored, {});
+  EXPECT_EQ(registry::verdict(*emulated, variant.key()), false);
   ASSERT_FALSE(warnings().empty());
   for (const std::string& warning : warnings()) EXPECT_TRUE(contains(warning, "is not used on")) << warning;
   warnings().clear();

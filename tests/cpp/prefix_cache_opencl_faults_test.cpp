@@ -84,9 +84,9 @@ class DeviceFails final : public test::TalkFault {
   const char *call_ = nullptr, *met_in_ = nullptr;
 };
 
-cl::DevicePtr fresh_device(const std::string& pose) {
+cl::DevicePtr fresh_device(const std::string& emulation) {
   const cl::DeviceInfo& shared = shared_device()->info();
-  for (const cl::DeviceInfo& each : cl::list_devices(cat(test_pose(), " ", pose))) {
+  for (const cl::DeviceInfo& each : cl::list_devices(cat(test_emulation(), " ", emulation))) {
     if (each.index == shared.index) return cl::Device::open(each, {.cache_folder = test_cache_folder()});
   }
   return shared_device();
@@ -94,7 +94,7 @@ cl::DevicePtr fresh_device(const std::string& pose) {
 
 struct World {
   TalkWorld talk;
-  const char* pose;  // of the device
+  const char* emulation;  // of the device
 };
 
 // A device that starts late is made of user events, and PoCL 3.1 locks or frees its own events wrongly where some of
@@ -102,16 +102,17 @@ struct World {
 class OpenClFaults : public ::testing::TestWithParam<World> {
  protected:
   void SetUp() override {
-    if (test_pose().find("late") != std::string::npos) GTEST_SKIP() << "PoCL's user events do not bear calls that fail";
+    if (test_emulation().find("late") != std::string::npos)
+      GTEST_SKIP() << "PoCL's user events do not bear calls that fail";
   }
 
   static void TearDownTestSuite() { open_.clear(); }
 
-  // One for each pose, open until all worlds were tried.
-  static const cl::DevicePtr& device_as(const std::string& pose) {
-    if (pose.empty()) return shared_device();
-    cl::DevicePtr& device = open_[pose];
-    if (device == nullptr) device = fresh_device(pose);
+  // One for each emulation, open until all worlds were tried.
+  static const cl::DevicePtr& device_as(const std::string& emulation) {
+    if (emulation.empty()) return shared_device();
+    cl::DevicePtr& device = open_[emulation];
+    if (device == nullptr) device = fresh_device(emulation);
     return device;
   }
 
@@ -162,7 +163,7 @@ class OpenClFaults : public ::testing::TestWithParam<World> {
 };
 
 TEST_P(OpenClFaults, EachCallOnce) {
-  const cl::DevicePtr device = device_as(GetParam().pose);
+  const cl::DevicePtr device = device_as(GetParam().emulation);
   calls_on(device);  // compiles what there is to compile
   const std::uint64_t each = GetParam().talk.disk ? oracle::by_circle(1u, 2u, 2u) : oracle::by_circle(2u, 4u, 4u);
   for (const auto& [name, count] : calls_on(device)) {
@@ -185,7 +186,7 @@ const World kWorlds[] = {{{kDense}, ""},
                          {{kEvery[5]}, "accelerator"},
                          {{kEvery[4], true, true}, "accelerator"}};
 std::string name_of_device_world(const ::testing::TestParamInfo<World>& info) {
-  return info.param.talk.name() + info.param.pose;
+  return info.param.talk.name() + info.param.emulation;
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, OpenClFaults, ::testing::ValuesIn(kWorlds), name_of_device_world);
 
@@ -194,14 +195,14 @@ INSTANTIATE_TEST_SUITE_P(Worlds, OpenClFaults, ::testing::ValuesIn(kWorlds), nam
 class FirstOpenClFaults : public OpenClFaults {};
 
 TEST_P(FirstOpenClFaults, EachCallOnce) {
-  const cl::DevicePtr known = fresh_device(GetParam().pose);
+  const cl::DevicePtr known = fresh_device(GetParam().emulation);
   const std::map<std::string, std::uint64_t> first = calls_on(known), second = calls_on(known);
   for (const auto& [name, count] : first) {
     const auto again = second.find(name);
     if (again != second.end() && again->second * 2 > count) continue;
     const std::uint64_t step = oracle::by_circle(count, std::max<std::uint64_t>(1, count / 2), std::uint64_t{1});
     for (std::uint64_t nth = 1 + random_() % step;; nth += step) {
-      const cl::DevicePtr device = fresh_device(GetParam().pose);
+      const cl::DevicePtr device = fresh_device(GetParam().emulation);
       if (!talk_on(device, name, nth)) break;
       talk_on(device, cl::kAnyCall, UINT64_MAX);
       ASSERT_FALSE(HasFailure());

@@ -6,8 +6,8 @@
 // and whoever needs their self-tests passed says so himself (bench/null_model.h).
 //
 // The loader finds it by OCL_ICD_VENDORS, which `use()` sets. Its clock stands still but for commands: each launch is
-// said to take as long as `launch_takes` says. A device that falls behind is posed by `hold`: commands enqueued then
-// are over once somebody waits for them or for later ones. `fail_launch` poses as a kernel that fails: its own event
+// said to take as long as `launch_takes` says. A device that falls behind is made by `hold`: commands enqueued then
+// are over once somebody waits for them or for later ones. `fail_launch` makes a kernel that fails: its own event
 // and those of later commands say so, until `clear_failure`, as events of a broken context do.
 //
 // Threads: any thread, as for a driver. Units: nanoseconds, bytes. It never throws.

@@ -2,7 +2,7 @@
 //
 // Concept. Commands have numbers, in the order in which they were enqueued, whatever the queue; an event is one of
 // these numbers with what its command will have said. Threads: reference counts and counters are atomic; the state of
-// the posed device is behind one mutex.
+// the device is behind one mutex.
 #pragma once
 
 #define CL_TARGET_OPENCL_VERSION 120

@@ -1,4 +1,4 @@
-// Counters and the posed device's commands.
+// Counters and the device's commands.
 #include <algorithm>
 #include <mutex>
 
@@ -8,7 +8,7 @@
 namespace kvtrie::null_driver {
 namespace {
 
-struct Posed {
+struct NullState {
   std::mutex mutex;
   std::map<const char*, std::uint64_t> calls;  // by the literal's address: no text is compared
   Bytes bytes;
@@ -21,26 +21,26 @@ struct Posed {
   bool held = false;
 };
 
-Posed& posed() noexcept {
-  static Posed state;
+NullState& null_state() noexcept {
+  static NullState state;
   return state;
 }
 
 }  // namespace
 
 void count(const char* name) noexcept {
-  const std::lock_guard lock(posed().mutex);
-  ++posed().calls[name];
+  const std::lock_guard lock(null_state().mutex);
+  ++null_state().calls[name];
 }
 
 void count_bytes(Moves way, std::size_t bytes) noexcept {
-  const std::lock_guard lock(posed().mutex);
-  if (way == Moves::kUp) posed().bytes.up += bytes;
-  if (way == Moves::kDown) posed().bytes.down += bytes;
+  const std::lock_guard lock(null_state().mutex);
+  if (way == Moves::kUp) null_state().bytes.up += bytes;
+  if (way == Moves::kDown) null_state().bytes.down += bytes;
 }
 
 void enqueue(cl_command_queue queue, bool is_launch, cl_event* out) noexcept {
-  Posed& state = posed();
+  NullState& state = null_state();
   const std::lock_guard lock(state.mutex);
   ++state.number;
   if (is_launch) {
@@ -58,63 +58,63 @@ void enqueue(cl_command_queue queue, bool is_launch, cl_event* out) noexcept {
 }
 
 int status_of(cl_event event) noexcept {
-  const std::lock_guard lock(posed().mutex);
-  return posed().held && event->number > posed().done ? CL_SUBMITTED : event->code;
+  const std::lock_guard lock(null_state().mutex);
+  return null_state().held && event->number > null_state().done ? CL_SUBMITTED : event->code;
 }
 
 void let_end(std::uint64_t number) noexcept {
-  const std::lock_guard lock(posed().mutex);
-  posed().done = std::max(posed().done, number);
-  posed().host = posed().clock;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().done = std::max(null_state().done, number);
+  null_state().host = null_state().clock;
 }
 
 void let_all_end() noexcept {
-  const std::lock_guard lock(posed().mutex);
-  posed().done = posed().number;
-  posed().host = posed().clock;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().done = null_state().number;
+  null_state().host = null_state().clock;
 }
 
 std::map<std::string, std::uint64_t> calls() {
-  const std::lock_guard lock(posed().mutex);
+  const std::lock_guard lock(null_state().mutex);
   std::map<std::string, std::uint64_t> by_name;
-  for (const auto& [name, times] : posed().calls)
+  for (const auto& [name, times] : null_state().calls)
     if (times != 0) by_name[name] += times;
   return by_name;
 }
 
 Bytes bytes() {
-  const std::lock_guard lock(posed().mutex);
-  return posed().bytes;
+  const std::lock_guard lock(null_state().mutex);
+  return null_state().bytes;
 }
 
 // Names stay: a program that has made each call once makes no node of the map any more.
 void reset() {
-  const std::lock_guard lock(posed().mutex);
-  for (auto& [name, times] : posed().calls) times = 0;
-  posed().bytes = {};
+  const std::lock_guard lock(null_state().mutex);
+  for (auto& [name, times] : null_state().calls) times = 0;
+  null_state().bytes = {};
 }
 
 void launch_takes(std::uint64_t nanoseconds) {
-  const std::lock_guard lock(posed().mutex);
-  posed().takes = nanoseconds;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().takes = nanoseconds;
 }
 
 void hold(bool held) {
-  const std::lock_guard lock(posed().mutex);
-  posed().held = held;
-  posed().done = posed().number;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().held = held;
+  null_state().done = null_state().number;
 }
 
 void fail_launch(std::uint64_t nth, int code) {
-  const std::lock_guard lock(posed().mutex);
-  posed().launches_to_failure = nth;
-  posed().failing_code = code;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().launches_to_failure = nth;
+  null_state().failing_code = code;
 }
 
 void clear_failure() {
-  const std::lock_guard lock(posed().mutex);
-  posed().launches_to_failure = 0;
-  posed().failed_code = CL_SUCCESS;
+  const std::lock_guard lock(null_state().mutex);
+  null_state().launches_to_failure = 0;
+  null_state().failed_code = CL_SUCCESS;
 }
 
 }  // namespace kvtrie::null_driver

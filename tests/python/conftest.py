@@ -19,7 +19,7 @@ import redis_server
 from circles import CIRCLE, beyond
 from fakes import CodingModel
 
-collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
+collect_ignore = [] if os.environ.get("KVTRIE_EMULATED_PROCESSORS") else ["test_emulated.py"]  # ./dev emulate
 
 os.environ["KVTRIE_HELPER"] = "0"  # tests of it start helpers, no other one
 # What tests import writes into no home, which may not be there.

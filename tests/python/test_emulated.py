@@ -1,7 +1,7 @@
 """Other processors, by emulation: the same steps, the same logits, and nothing printed.
 
-`./dev emulate CPU...` runs this file and names the processors in KVTRIE_EMULATE, as `qemu-x86_64 -cpu help` lists them;
-without it the file is not collected. PoCL and the library see the processor that qemu-user makes up and take the paths
+`./dev emulate CPU...` runs this file and names the processors in KVTRIE_EMULATED_PROCESSORS, as `qemu-x86_64 -cpu help`
+lists them; without it the file is not collected. PoCL and the library see the processor that qemu-user makes up and take the paths
 for it. Compiling takes minutes there, so programs are compiled beforehand by this processor, for that one, where PoCL
 can; what is missing is compiled under the emulator.
 """
@@ -22,7 +22,7 @@ from levels import LEVELS, WORKER, check_replays, check_report, environment, rep
 from processes import run_command, run_python
 
 EMULATOR = "qemu-x86_64"
-CPUS = os.environ.get("KVTRIE_EMULATE", "").split()
+CPUS = os.environ.get("KVTRIE_EMULATED_PROCESSORS", "").split()
 # The level that PoCL takes an emulated processor for; others are emulated, too, but more slowly.
 LEVEL_OF = {"Nehalem": "sse4.1", "Westmere": "sse4.1", "SandyBridge": "avx", "Haswell": "avx2", "EPYC": "avx2"}
 

@@ -1,4 +1,4 @@
-"""The run that is prepared for a GPU (bench/bench_gpu.py), on a device that poses as one: its parts run and have rows.
+"""The run that is prepared for a GPU (bench/bench_gpu.py), on a device that emulates one: its parts run and have rows.
 
 What they say of a GPU only a GPU shows. A part that ends early, fails, or leaves a row with an error fails here.
 """
@@ -41,7 +41,7 @@ def rows_of(part: str, folder: Path) -> list[dict[str, Any]]:
         "--patience",
         "20",
     ]
-    environment = {**os.environ, "KVTRIE_POSE": "gpu"}
+    environment = {**os.environ, "KVTRIE_EMULATED_DEVICE": "gpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return [json.loads(line) for line in file.read_text().splitlines()]

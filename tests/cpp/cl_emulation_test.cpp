@@ -1,5 +1,5 @@
-// How a device describes itself, and what it refuses, while it poses as another one.
-#include "cl/pose.h"
+// How a device describes itself, and what it refuses, while it emulates another one.
+#include "cl/emulation.h"
 
 #include <chrono>
 #include <thread>
@@ -9,35 +9,36 @@
 namespace kvtrie::cl {
 namespace {
 
-TEST(PoseTest, WordsAreReadInAnyOrder) {
-  const Pose pose = parse_pose(" small,gpu  late max_alloc_bytes=4096");
-  EXPECT_EQ(pose.words, "small gpu late max_alloc_bytes=4096");
-  EXPECT_EQ(pose.kind, DeviceKind::kGpu);
-  EXPECT_EQ(pose.max_work_group, 32U);
-  EXPECT_EQ(pose.local_bytes, 16U << 10);
-  EXPECT_EQ(pose.max_alloc_bytes, 4096U);
-  EXPECT_FALSE(pose.kernel_lanes);
-  EXPECT_TRUE(pose.late);
-  EXPECT_FALSE(pose.no_fp16);
-  EXPECT_TRUE(parse_pose(" , ").words.empty());
+TEST(EmulationTest, WordsAreReadInAnyOrder) {
+  const Emulation emulation = parse_emulation(" small,gpu  late max_alloc_bytes=4096");
+  EXPECT_EQ(emulation.words, "small gpu late max_alloc_bytes=4096");
+  EXPECT_EQ(emulation.kind, DeviceKind::kGpu);
+  EXPECT_EQ(emulation.max_work_group, 32U);
+  EXPECT_EQ(emulation.local_bytes, 16U << 10);
+  EXPECT_EQ(emulation.max_alloc_bytes, 4096U);
+  EXPECT_FALSE(emulation.kernel_lanes);
+  EXPECT_TRUE(emulation.late);
+  EXPECT_FALSE(emulation.no_fp16);
+  EXPECT_TRUE(parse_emulation(" , ").words.empty());
 }
 
-TEST(PoseTest, WhatMeansNothingIsRefused) {
+TEST(EmulationTest, WhatMeansNothingIsRefused) {
   for (const char* word : {"cpu", "GPU", "local_bytes", "local_bytes=", "local_bytes=0", "local_bytes=4k",
                            "max_work_group=99999999999", "max_work_group=-1"}) {
-    const std::string error = error_of(ErrorKind::kArgument, [&] { parse_pose(word); });
-    EXPECT_TRUE(contains(error, "[KVTRIE_POSE] word: got \"" + std::string(word) + "\", allowed gpu")) << error;
+    const std::string error = error_of(ErrorKind::kArgument, [&] { parse_emulation(word); });
+    EXPECT_TRUE(contains(error, "[KVTRIE_EMULATED_DEVICE] word: got \"" + std::string(word) + "\", allowed gpu"))
+        << error;
   }
 }
 
-TEST(PoseTest, SaysWhatItIsTold) {
+TEST(EmulationTest, SaysWhatItIsTold) {
   DeviceInfo info;
   info.name = "a";
   info.unified_memory = info.fp16 = true;
   info.max_alloc_bytes = info.local_bytes = 1U << 20;
   info.max_work_group = 4096;
   info.kind = DeviceKind::kCpu;
-  strike(parse_pose("accelerator small no_fp16 compute_capability=86"), info);
+  emulate(parse_emulation("accelerator small no_fp16 compute_capability=86"), info);
   EXPECT_EQ(info.name, "a (as accelerator small no_fp16 compute_capability=86)");
   EXPECT_EQ(info.compute_capability, 86U);
   EXPECT_EQ(info.kind, DeviceKind::kAccelerator);
@@ -45,10 +46,10 @@ TEST(PoseTest, SaysWhatItIsTold) {
   EXPECT_FALSE(info.fp16);
   EXPECT_EQ(info.max_work_group, 32U);
   EXPECT_EQ(info.local_bytes, 16U << 10);
-  EXPECT_EQ(info.max_alloc_bytes, 1U << 20);  // no pose adds what is not there
+  EXPECT_EQ(info.max_alloc_bytes, 1U << 20);  // no emulation adds what is not there
 }
 
-// A device of its own that poses; ends with the test.
+// An emulated device of its own; ends with the test.
 class PosingDevice {
  public:
   explicit PosingDevice(const char* words) {
@@ -63,7 +64,7 @@ class PosingDevice {
   DevicePtr device_;
 };
 
-TEST(PoseTest, IsHeldToItsLimits) {
+TEST(EmulationTest, IsHeldToItsLimits) {
   const PosingDevice device("gpu small max_alloc_bytes=4096 local_bytes=128");
   ASSERT_NE(device.shared(), nullptr);
   EXPECT_EQ(device->info().kind, DeviceKind::kGpu);
@@ -84,7 +85,7 @@ TEST(PoseTest, IsHeldToItsLimits) {
   device->finish();
 }
 
-TEST(PoseTest, AKernelsRegistersLimitItsGroups) {
+TEST(EmulationTest, AKernelsRegistersLimitItsGroups) {
   const PosingDevice device("gpu kernel_lanes=8");
   ASSERT_NE(device.shared(), nullptr);
   EXPECT_GT(device->info().max_work_group, 8U);
@@ -99,7 +100,7 @@ TEST(PoseTest, AKernelsRegistersLimitItsGroups) {
   device->finish();
 }
 
-TEST(PoseTest, LateCommandsWaitForAFlush) {
+TEST(EmulationTest, LateCommandsWaitForAFlush) {
   const PosingDevice device("late");
   ASSERT_NE(device.shared(), nullptr);
   std::int32_t from = 7, to = 0;
@@ -114,7 +115,7 @@ TEST(PoseTest, LateCommandsWaitForAFlush) {
   EXPECT_TRUE(written.done());
 }
 
-TEST(PoseTest, WhoeverAsksOrWaitsFlushes) {
+TEST(EmulationTest, WhoeverAsksOrWaitsFlushes) {
   const PosingDevice device("late");
   ASSERT_NE(device.shared(), nullptr);
   std::int32_t from = 7, to = 0;

@@ -2,8 +2,8 @@
 // only show on somebody else's machine.
 //
 // Concept. A list of words, separated by spaces or commas, describes the other device; in Python, the environment
-// variable KVTRIE_POSE. The words replace the driver's answers, in list_devices() and everywhere else, and cl/ refuses
-// everything that such a device would refuse:
+// variable KVTRIE_EMULATED_DEVICE. The words replace the driver's answers, in list_devices() and everywhere else, and
+// cl/ refuses everything that such a device would refuse:
 //
 //     gpu, accelerator         that kind of device, with memory of its own; gpu: native vectors of 1 float
 //     small                    32 work-items a group, 16 KiB of local memory, 128 MiB in one buffer
@@ -27,7 +27,7 @@
 
 namespace kvtrie::cl {
 
-struct Pose {
+struct Emulation {
   std::string words;  // as they were given, separated by spaces; empty: none
   std::optional<DeviceKind> kind;
   std::optional<std::uint32_t> max_work_group, kernel_lanes, compute_capability;
@@ -35,9 +35,9 @@ struct Pose {
   bool no_fp16 = false, late = false;
 };
 
-Pose parse_pose(std::string_view words);  // throws kArgument
+Emulation parse_emulation(std::string_view words);  // throws kArgument
 
 // Rewrites what a driver said.
-void strike(const Pose& pose, DeviceInfo& info);
+void emulate(const Emulation& emulation, DeviceInfo& info);
 
 }  // namespace kvtrie::cl

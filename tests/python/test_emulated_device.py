@@ -1,4 +1,4 @@
-"""A device that poses as another one: what is chosen for it, and that answers stay the same."""
+"""A device that emulates another one: what is chosen for it, and that answers stay the same."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ print(json.dumps({"kind": device.kind, "name": device.name, "tokens": tokens, "f
 
 
 @cache
-def answer(pose: str) -> dict[str, Any]:
-    done = run_python("-c", ANSWER, environment={"KVTRIE_POSE": pose})
+def answer(emulation: str) -> dict[str, Any]:
+    done = run_python("-c", ANSWER, environment={"KVTRIE_EMULATED_DEVICE": emulation})
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-# Each pose of a GPU compiles kernels that nothing else has.
-POSES = ["accelerator", pytest.param("gpu", marks=pytest.mark.ci)]
-POSES += [
-    pytest.param(pose, marks=pytest.mark.soak) for pose in ("gpu small no_fp16", "gpu late", "gpu kernel_lanes=32")
+# Each emulation of a GPU compiles kernels that nothing else has.
+EMULATED = ["accelerator", pytest.param("gpu", marks=pytest.mark.ci)]
+EMULATED += [
+    pytest.param(emulation, marks=pytest.mark.soak)
+    for emulation in ("gpu small no_fp16", "gpu late", "gpu kernel_lanes=32")
 ]
 
 
-@pytest.mark.parametrize("pose", POSES)
-def test_whatever_it_poses_as_it_answers_the_same(pose: str, device: Any) -> None:
-    plain, posing = answer(""), answer(pose)
-    assert posing["tokens"] == plain["tokens"]
-    assert posing["kind"] == pose.split()[0]
-    assert posing["name"] == f"{plain['name']} (as {pose})"
-    assert not ("no_fp16" in pose and posing["fp16"])
+@pytest.mark.parametrize("emulation", EMULATED)
+def test_an_emulated_device_answers_the_same(emulation: str, device: Any) -> None:
+    plain, emulated = answer(""), answer(emulation)
+    assert emulated["tokens"] == plain["tokens"]
+    assert emulated["kind"] == emulation.split()[0]
+    assert emulated["name"] == f"{plain['name']} (as {emulation})"
+    assert not ("no_fp16" in emulation and emulated["fp16"])
 
 
 LOGITS = """
@@ -82,8 +83,8 @@ print(json.dumps(told))
 def test_weights_larger_than_a_buffer_are_split(kind: str, dtypes: str, device: Any) -> None:
     """The tiny model's embedding takes a megabyte and its gate and up 400 kB; the bits are those of whole ones."""
     found = []
-    for pose in (kind, f"{kind}max_alloc_bytes=200000"):
-        done = run_python("-c", LOGITS, dtypes, environment={"KVTRIE_POSE": pose})
+    for emulation in (kind, f"{kind}max_alloc_bytes=200000"):
+        done = run_python("-c", LOGITS, dtypes, environment={"KVTRIE_EMULATED_DEVICE": emulation})
         assert (done.returncode, done.stderr) == (0, "")
         found.append(json.loads(done.stdout))
     for dtype in dtypes.split():
@@ -93,8 +94,8 @@ def test_weights_larger_than_a_buffer_are_split(kind: str, dtypes: str, device: 
 
 
 def test_a_pose_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVTRIE_POSE", "gpu tiny")
-    with pytest.raises(kv.errors.ArgumentError, match=r"\[KVTRIE_POSE\] word: got \"tiny\", allowed gpu, "):
+    monkeypatch.setenv("KVTRIE_EMULATED_DEVICE", "gpu tiny")
+    with pytest.raises(kv.errors.ArgumentError, match=r"\[KVTRIE_EMULATED_DEVICE\] word: got \"tiny\", allowed gpu, "):
         kv.devices()
 
 
