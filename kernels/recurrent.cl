@@ -20,6 +20,9 @@
 #ifndef DELTA_DIM
 #define DELTA_DIM 128
 #endif
+#ifndef DELTA_CHANNELS
+#define DELTA_CHANNELS 0  // 1: a decay for each number of k, else for each head
+#endif
 #ifndef DELTA_ROWS
 #define DELTA_ROWS 8  // rows of S of one work-item; divides v_dim where LANES is 1
 #endif
@@ -33,6 +36,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
+#include "exp.clh"
 #include "reduce.clh"
 #include "storage.clh"
 #include "work_item.clh"
@@ -128,15 +132,34 @@ void store_vector(VEC x, __global float* row, int i) {
 #define ROW_VECTOR(row, i) load_vector(row, i)
 #endif
 
-// One row for DELTA_ROWS rows of S; v and y point at the first of them.
-void delta_step(VEC S[DELTA_ROWS][DELTA_VECTORS], SHARED const float* k, SHARED const float* q, float decay, float beta,
-                __global const float* v, __global float* y) {
+#if DELTA_CHANNELS
+#define DECAYS DELTA_DIM  // of a head
+#define DECAY __global const float*
+#define DECAY_AT(g) (g)
+#else
+#define DECAYS 1
+#define DECAY float
+#define DECAY_AT(g) exp(*(g))
+#endif
+
+// One row for DELTA_ROWS rows of S; v and y point at the first of them. g: DECAY_AT the logarithms of the head's decays.
+void delta_step(VEC S[DELTA_ROWS][DELTA_VECTORS], SHARED const float* k, SHARED const float* q,
+                DECAY g, float beta, __global const float* v, __global float* y) {
   VEC seen[DELTA_ROWS], sum[DELTA_ROWS];
   float u[DELTA_ROWS];
   for (int r = 0; r < DELTA_ROWS; ++r) seen[r] = sum[r] = (VEC)(0.0f);
+#if DELTA_CHANNELS
+  const float decay = 1.0f;  // S has faded when its columns were looked at
+#else
+  const float decay = g;
+#endif
 #pragma unroll
   for (int i = 0; i < DELTA_VECTORS; ++i) {
     const VEC key = ROW_VECTOR(k, i);
+#if DELTA_CHANNELS
+    const VEC fade = JOIN(exp_, VW)(load_vector(g, i));
+    for (int r = 0; r < DELTA_ROWS; ++r) S[r][i] = fade * S[r][i];
+#endif
     for (int r = 0; r < DELTA_ROWS; ++r) seen[r] = FMA(S[r][i], key, seen[r]);
   }
   for (int r = 0; r < DELTA_ROWS; ++r) u[r] = beta * (v[r] - decay * sum_lanes(seen[r]));
@@ -187,7 +210,7 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
   const ulong stride = (ulong)k_heads * DELTA_DIM;  // between the rows of one key head
   const ulong key_row = run[0] * stride + (ulong)(head * k_heads / v_heads) * DELTA_DIM;
   q += q_offset + key_row, k += k_offset + key_row;
-  g += g_offset + (ulong)run[0] * v_heads + head, beta += beta_offset + (ulong)run[0] * v_heads + head;
+  g += g_offset + ((ulong)run[0] * v_heads + head) * DECAYS, beta += beta_offset + (ulong)run[0] * v_heads + head;
   v += v_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   y += y_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   const bool mine = first < v_dim;  // lanes beyond v_dim only help to share
@@ -206,10 +229,10 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
       const int t = tile + i;
       const ulong gate = (ulong)t * v_heads;
 #if LANES > 1
-      delta_step(S, keys + i * VW * DELTA_VECTORS, queries + i * VW * DELTA_VECTORS, exp(g[gate]), beta[gate], v + gate * v_dim,
-                 y + gate * v_dim);
+      delta_step(S, keys + i * VW * DELTA_VECTORS, queries + i * VW * DELTA_VECTORS, DECAY_AT(g + gate * DECAYS), beta[gate],
+                 v + gate * v_dim, y + gate * v_dim);
 #else
-      delta_step(S, k + t * stride, q + t * stride, exp(g[gate]), beta[gate], v + gate * v_dim, y + gate * v_dim);
+      delta_step(S, k + t * stride, q + t * stride, DECAY_AT(g + gate * DECAYS), beta[gate], v + gate * v_dim, y + gate * v_dim);
 #endif
       if (write == run[4] || table[write] != t + 1) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * v_heads + head) * v_dim + first);

@@ -124,7 +124,7 @@ Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, co
   check_tensor(*state_, q, "q", {rows, k_heads, sizes.k_dim}, where);
   check_tensor(*state_, k, "k", {rows, k_heads, sizes.k_dim}, where);
   check_tensor(*state_, v, "v", {rows, v_heads, sizes.v_dim}, where);
-  check_tensor(*state_, g, "g", {rows, v_heads}, where);
+  check_tensor(*state_, g, "g", g.rank() == 3 ? Shape{rows, v_heads, sizes.k_dim} : Shape{rows, v_heads}, where);
   check_tensor(*state_, beta, "beta", {rows, v_heads}, where);
   Tensor y = state_->store->gated_delta(index, step_of(*state_, open), q, k, v, g, beta);
   mark_written(*state_, open, index, false, true);

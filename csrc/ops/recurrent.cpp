@@ -150,7 +150,7 @@ Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   check_rank(kWhere, "v", v, 3);
   check_rows(kWhere, "v", v, q, {rows, v.dim(1), v.dim(2)});
   require(v.dim(1) % q.dim(1) == 0, kWhere, "v: got ", v.dim(1), " heads, allowed a multiple of ", q.dim(1));
-  check_rows(kWhere, "g", g, q, {rows, v.dim(1)});
+  check_rows(kWhere, "g", g, q, g.rank() == 3 ? Shape{rows, v.dim(1), q.dim(2)} : Shape{rows, v.dim(1)});
   check_rows(kWhere, "beta", beta, q, {rows, v.dim(1)});
   require(runs.table().device() == q.device(), kWhere, "runs: got a table on another device");
   const Shape state{v.dim(1), v.dim(2), q.dim(2)};

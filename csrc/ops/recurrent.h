@@ -91,7 +91,8 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states
 //
 //     S = exp(g[t,h]) * S;   u = beta[t,h] * (v[t,h] - S k[t]);   S = S + u k[t]^T;   y[t,h] = S q[t]
 //
-// q, k [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads], all float32 (q already scaled);
+// q, k [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads], all float32 (q already scaled); g
+// may be [rows, v_heads, k_dim], at most 0: then each column of S fades by its own (Kimi Team 2025, arXiv 2510.26692);
 // v_heads a multiple of k_heads; states_in, states_out float32 [slots, v_heads, v_dim, k_dim], as above.
 // Returns [rows, v_heads, v_dim] float32.
 Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,

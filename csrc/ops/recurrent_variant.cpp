@@ -14,20 +14,21 @@ constexpr const char* kProgram = "recurrent";
 constexpr std::int32_t kTile = 8;  // rows of k and q in local memory at a time
 
 // How the gated delta rule and the scan of Mamba-2 are divided: rows of S for each work-item, and work-items that share
-// k and q.
+// k and q. `channels`: the delta rule has a decay for each number of k.
 struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
+  bool channels = false;
 };
 
-DeltaVariant serial_variant(std::int64_t v_dim) {
+DeltaVariant serial_variant(std::int64_t v_dim, bool channels) {
   std::int32_t rows = family_row(KernelFamily::kSerial).delta_rows;
   while (v_dim % rows != 0) rows /= 2;
-  return {rows, 1};
+  return {rows, 1, channels};
 }
 
 std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
   return join("-DDELTA_DIM=", k_dim, " -DDELTA_ROWS=", variant.rows, " -DLANES=", variant.lanes,
-              " -DDELTA_TILE=", kTile, row_option(device));
+              " -DDELTA_TILE=", kTile, variant.channels ? " -DDELTA_CHANNELS=1" : "", row_option(device));
 }
 
 std::string conv_options(cl::Device& device, DType state, std::int64_t width, std::int32_t block) {
@@ -136,13 +137,14 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
   const std::vector<float> q = state_numbers(kProofRows * kKeys * k_dim, unit, 0.0f),
                            k = state_numbers(kProofRows * kKeys * k_dim, 2.0f * unit, -unit),
                            v = state_numbers(kProofRows * kHeads * v_dim, 2.0f, -1.0f),
-                           g = state_numbers(kProofRows * kHeads, -1.0f, 0.0f),
+                           g = state_numbers(kProofRows * kHeads * (variant.channels ? k_dim : 1), -1.0f, 0.0f),
                            beta = state_numbers(kProofRows * kHeads, 1.0f, 0.0f);
   std::vector<float> states = state_numbers(kProofSlots * kHeads * v_dim * k_dim, 1.0f, -0.5f);
   const Tensor pool = upload(states, {kProofSlots, kHeads, v_dim, k_dim});
   const Tensor y = Tensor::empty(device, DType::kFloat32, {kProofRows, kHeads, v_dim});
   const DeltaTensors rows{upload(q, {kProofRows, kKeys, k_dim}), upload(k, {kProofRows, kKeys, k_dim}),
-                          upload(v, {kProofRows, kHeads, v_dim}), upload(g, {kProofRows, kHeads}),
+                          upload(v, {kProofRows, kHeads, v_dim}),
+                          upload(g, {kProofRows, kHeads, variant.channels ? k_dim : 1}),
                           upload(beta, {kProofRows, kHeads})};
   enqueue_delta(rows, pool, pool, DeviceStateRuns(device, kProof), y, variant);
   std::vector<float> wanted(v.size());
@@ -190,8 +192,8 @@ bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
 // Of a kernel whose states are [..., v_dim, k_dim], once `agrees` proved it.
 using Proof = bool (*)(const cl::DevicePtr&, const DeltaVariant&, std::int64_t);
 DeltaVariant choose(const char* kernel, Proof agrees, const cl::DevicePtr& device, std::int64_t v_dim,
-                    std::int64_t k_dim) {
-  const DeltaVariant shared{1, lanes_for(*device)}, serial = serial_variant(v_dim);
+                    std::int64_t k_dim, bool channels = false) {
+  const DeltaVariant shared{1, lanes_for(*device), channels}, serial = serial_variant(v_dim, channels);
   const auto key = [&](const DeltaVariant& variant) {
     return join(kProgram, " ", kernel, " ", delta_options(*device, variant, k_dim));
   };
@@ -218,7 +220,9 @@ void launch_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in,
 
 void launch_delta(const DeltaTensors& rows, const Tensor& states_in, const Tensor& states_out,
                   const DeviceStateRuns& runs, const Tensor& y) {
-  const DeltaVariant variant = choose("gated_delta", delta_agrees, rows.q.device(), rows.v.dim(2), rows.q.dim(2));
+  const bool channels = rows.g.rank() == 3;
+  const DeltaVariant variant =
+      choose("gated_delta", delta_agrees, rows.q.device(), rows.v.dim(2), rows.q.dim(2), channels);
   enqueue_delta(rows, states_in, states_out, runs, y, variant);
 }
 

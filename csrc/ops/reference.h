@@ -96,7 +96,8 @@ struct DeltaShape {
 struct DeltaRows {
   std::span<const float> q, k, v, g, beta;
 };
-// The state is rounded to float32 after each row, so that rows may be cut into launches anywhere without a difference.
+// g: [rows, v_heads], or [rows, v_heads, k_dim]. The state is rounded to float32 after each row, so that rows may be
+// cut into launches anywhere without a difference.
 void gated_delta(const DeltaRows& rows, const DeltaShape& shape, std::span<const float> in, std::span<float> out,
                  std::span<const StateRows> sequences, std::span<float> y);
 struct SsdShape {

@@ -50,8 +50,9 @@ void delta_row(const DeltaRows& in, const DeltaShape& shape, std::size_t head, s
     const std::size_t row = rows.row + std::size_t{t}, gate = row * shape.v_heads + head;
     const float* k = in.k.data() + (row * shape.k_heads + k_head) * shape.k_dim;
     const float* q = in.q.data() + (row * shape.k_heads + k_head) * shape.k_dim;
-    const double decay = std::exp(double{in.g[gate]});
-    for (float& s : S) s = static_cast<float>(decay * s);
+    const std::size_t decays = in.g.size() / in.beta.size();  // of a head: 1, or one for each number of k
+    for (std::size_t i = 0; i < S.size(); ++i)
+      S[i] = static_cast<float>(std::exp(double{in.g[gate * decays + i % decays]}) * S[i]);
     const double u = in.beta[gate] * (in.v[gate * shape.v_dim + v_row] - dot(S, k));
     for (std::size_t i = 0; i < S.size(); ++i) S[i] = static_cast<float>(S[i] + u * k[i]);
     y[gate * shape.v_dim + v_row] = static_cast<float>(dot(S, q));

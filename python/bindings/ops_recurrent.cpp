@@ -106,8 +106,10 @@ For each row t and value head h, with S [v_dim, k_dim] and the key head h * k_he
     S = exp(g[t, h]) * S;  u = beta[t, h] * (v[t, h] - S k[t]);  S = S + u k[t]^T;  y[t, h] = S q[t]
 
 q, k float32 [rows, k_heads, k_dim] (q already scaled), v [rows, v_heads, v_dim], g and beta [rows, v_heads] -> y
-float32 [rows, v_heads, v_dim]. ``states`` float32 [sequences, v_heads, v_dim, k_dim] or None for zeros; ``row_starts``
-and ``boundaries`` as in ``causal_conv1d``. states_out float32 [n, v_heads, v_dim, k_dim], in the same order.)");
+float32 [rows, v_heads, v_dim]. g may be [rows, v_heads, k_dim], at most 0: then each column of S fades by its own
+(Kimi Team, 2025).
+``states`` float32 [sequences, v_heads, v_dim, k_dim] or None for zeros; ``row_starts`` and ``boundaries`` as in
+``causal_conv1d``. states_out float32 [n, v_heads, v_dim, k_dim], in the same order.)");
   m.def("ssd", &ssd, py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"),
         py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(), py::arg("states") = py::none(),
         py::arg("row_starts") = py::none(), py::arg("boundaries") = py::none(),

@@ -160,8 +160,8 @@ x float32 [rows, conv_dim], weight float32 [conv_dim, conv_tail + 1] -> float32 
         py::arg("beta"),
         R"(The gated delta rule over this step's rows, and with it the layer's delta states.
 
-q, k float32 [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads] -> float32 [rows, v_heads,
-v_dim], as in ``ops.gated_delta``.)");
+q, k float32 [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads], or g [rows, v_heads, k_dim] ->
+float32 [rows, v_heads, v_dim], as in ``ops.gated_delta``.)");
   c.def("ssd", &ssd, py::arg("layer"), py::arg("x"), py::arg("dt"), py::arg("a"), py::arg("b"), py::arg("c"),
         py::arg("d"), py::arg("dt_min") = 0.0, py::arg("dt_max") = py::none(),
         R"(The scan of Mamba-2 over this step's rows, and with it the layer's states.

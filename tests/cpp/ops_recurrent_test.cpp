@@ -24,6 +24,8 @@ struct ConvCase {
 
 struct DeltaCase {
   std::int64_t k_heads, v_heads, v_dim, k_dim;
+  bool channels = false;  // a decay for each number of k
+  std::int64_t decays() const { return channels ? k_dim : 1; }
 };
 
 // Inputs as a model would give them: k of about unit length, decays below one.
@@ -33,7 +35,7 @@ struct DeltaInputs {
       : q(random.normals(rows * sizes.k_heads * sizes.k_dim, 1.0f / std::sqrt(static_cast<float>(sizes.k_dim)))),
         k(random.normals(rows * sizes.k_heads * sizes.k_dim, 1.0f / std::sqrt(static_cast<float>(sizes.k_dim)))),
         v(random.normals(rows * sizes.v_heads * sizes.v_dim)),
-        g(random.normals(rows * sizes.v_heads)),
+        g(random.normals(rows * sizes.v_heads * sizes.decays())),
         beta(random.normals(rows * sizes.v_heads)) {
     for (float& number : g) number = -std::fabs(number);
     for (float& number : beta) number = 1.0f / (1.0f + std::exp(-number));
@@ -46,12 +48,15 @@ struct DeltaOperands {
       : q(upload(in.q, {rows, s.k_heads, s.k_dim})),
         k(upload(in.k, {rows, s.k_heads, s.k_dim})),
         v(upload(in.v, {rows, s.v_heads, s.v_dim})),
-        g(upload(in.g, {rows, s.v_heads})),
+        g(upload(in.g, s.channels ? Shape{rows, s.v_heads, s.k_dim} : Shape{rows, s.v_heads})),
         beta(upload(in.beta, {rows, s.v_heads})) {}
   Tensor run(const Tensor& in, const Tensor& out, const std::vector<StateRows>& rows) const {
     return gated_delta(q, k, v, g, beta, in, out, DeviceStateRuns(shared_device(), rows));
   }
 };
+
+// What the delta rule has in each test of its bits: a decay for each head, or for each number of k.
+constexpr bool kDecays[] = {false, true};
 
 class OpsRecurrentTest : public OpsTest, public ::testing::WithParamInterface<KernelFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, OpsRecurrentTest, ::testing::Values(KernelFamily::kSerial, KernelFamily::kWorkGroup),
@@ -89,9 +94,10 @@ TEST_P(OpsRecurrentTest, ConvolutionAgreesWithTheReference) {
 
 TEST_P(OpsRecurrentTest, GatedDeltaAgreesWithTheReference) {
   const ForcedFamily forced(GetParam());
-  for (const DeltaCase& s : oracle::sampled({DeltaCase{1, 3, 5, 13}, DeltaCase{2, 2, 80, 64}, DeltaCase{2, 4, 6, 20},
-                                             DeltaCase{1, 1, 4, 8}, DeltaCase{1, 2, 2, 3}},
-                                            2, 5)) {
+  for (const DeltaCase& s : oracle::sampled(
+           {DeltaCase{1, 3, 5, 13}, DeltaCase{1, 3, 5, 13, true}, DeltaCase{2, 2, 80, 64}, DeltaCase{2, 4, 6, 20},
+            DeltaCase{2, 2, 80, 64, true}, DeltaCase{1, 1, 4, 8}, DeltaCase{1, 2, 2, 3}, DeltaCase{2, 4, 8, 8, true}},
+           2, 5)) {
     Random random(static_cast<std::uint32_t>(s.k_dim));
     const DeltaInputs in(kMixedRows, s, random);
     const std::int64_t one = s.v_heads * s.v_dim * s.k_dim;
@@ -125,96 +131,102 @@ std::vector<StateRows> alone(std::uint32_t count, std::int32_t from, Writes writ
 TEST_P(OpsRecurrentTest, CutsChangeNoBit) {  // segment equivalence: any cuts inside a launch, and between launches
   const ForcedFamily forced(GetParam());
   constexpr std::uint32_t kRows = 21;
-  const DeltaCase s{2, 4, 8, 24};
-  Random random;
-  const DeltaInputs in(kRows, s, random);
-  const DeltaOperands operands(kRows, s, in);
-  const Tensor x = upload(random.normals(kRows * 20), {kRows, 20}), weight = upload(random.normals(80), {20, 4});
-  const auto fresh = [&] {
-    return std::pair(Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, 24}),
-                     Tensor::zeros(shared_device(), DType::kFloat32, {30, 3, 20}));
-  };
-  const auto [whole_delta, whole_conv] = fresh();
-  const std::vector<StateRows> whole = alone(kRows, -1, {{kRows, kRows}});
-  const std::vector<float> y = download(causal_conv1d(x, weight, whole_conv, whole_conv, {shared_device(), whole}));
-  const std::vector<float> out = download(operands.run(whole_delta, whole_delta, whole));
-  Writes all;
-  for (std::uint32_t row = 1; row <= kRows; ++row) all.push_back({row, static_cast<std::int32_t>(row)});
-  const auto [delta, conv] = fresh();
-  EXPECT_TRUE(same_bits(download(causal_conv1d(x, weight, conv, conv, {shared_device(), alone(kRows, -1, all)})), y));
-  EXPECT_TRUE(same_bits(download(operands.run(delta, delta, alone(kRows, -1, all))), out));
-  EXPECT_TRUE(same_bits(download(delta.slice(kRows, kRows + 1)), download(whole_delta.slice(kRows, kRows + 1))));
-  EXPECT_TRUE(same_bits(download(conv.slice(kRows, kRows + 1)), download(whole_conv.slice(kRows, kRows + 1))));
-  for (const std::uint32_t at : {1u, 2u, 8u, 20u}) {  // the rest again, from the state that was written at `at`
-    const auto rest = alone(kRows - at, static_cast<std::int32_t>(at), {{kRows - at, 25}});
-    const std::vector<float> y_rest =
-        download(causal_conv1d(x.slice(at, kRows), weight, conv, conv, {shared_device(), rest}));
-    EXPECT_TRUE(same_bits(y_rest, {y.begin() + at * 20, y.end()})) << at;
-    const DeltaOperands& o = operands;
-    const std::vector<float> out_rest =
-        download(gated_delta(o.q.slice(at, kRows), o.k.slice(at, kRows), o.v.slice(at, kRows), o.g.slice(at, kRows),
-                             o.beta.slice(at, kRows), delta, delta, {shared_device(), rest}));
-    EXPECT_TRUE(same_bits(out_rest, {out.begin() + at * 4 * 8, out.end()})) << at;
-    EXPECT_TRUE(same_bits(download(delta.slice(25, 26)), download(whole_delta.slice(kRows, kRows + 1)))) << at;
+  for (const bool channels : kDecays) {
+    const DeltaCase s{2, 4, 8, 24, channels};
+    Random random;
+    const DeltaInputs in(kRows, s, random);
+    const DeltaOperands operands(kRows, s, in);
+    const Tensor x = upload(random.normals(kRows * 20), {kRows, 20}), weight = upload(random.normals(80), {20, 4});
+    const auto fresh = [&] {
+      return std::pair(Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, 24}),
+                       Tensor::zeros(shared_device(), DType::kFloat32, {30, 3, 20}));
+    };
+    const auto [whole_delta, whole_conv] = fresh();
+    const std::vector<StateRows> whole = alone(kRows, -1, {{kRows, kRows}});
+    const std::vector<float> y = download(causal_conv1d(x, weight, whole_conv, whole_conv, {shared_device(), whole}));
+    const std::vector<float> out = download(operands.run(whole_delta, whole_delta, whole));
+    Writes all;
+    for (std::uint32_t row = 1; row <= kRows; ++row) all.push_back({row, static_cast<std::int32_t>(row)});
+    const auto [delta, conv] = fresh();
+    EXPECT_TRUE(same_bits(download(causal_conv1d(x, weight, conv, conv, {shared_device(), alone(kRows, -1, all)})), y));
+    EXPECT_TRUE(same_bits(download(operands.run(delta, delta, alone(kRows, -1, all))), out));
+    EXPECT_TRUE(same_bits(download(delta.slice(kRows, kRows + 1)), download(whole_delta.slice(kRows, kRows + 1))));
+    EXPECT_TRUE(same_bits(download(conv.slice(kRows, kRows + 1)), download(whole_conv.slice(kRows, kRows + 1))));
+    for (const std::uint32_t at : {1u, 2u, 8u, 20u}) {  // the rest again, from the state that was written at `at`
+      const auto rest = alone(kRows - at, static_cast<std::int32_t>(at), {{kRows - at, 25}});
+      const std::vector<float> y_rest =
+          download(causal_conv1d(x.slice(at, kRows), weight, conv, conv, {shared_device(), rest}));
+      EXPECT_TRUE(same_bits(y_rest, {y.begin() + at * 20, y.end()})) << at;
+      const DeltaOperands& o = operands;
+      const std::vector<float> out_rest =
+          download(gated_delta(o.q.slice(at, kRows), o.k.slice(at, kRows), o.v.slice(at, kRows), o.g.slice(at, kRows),
+                               o.beta.slice(at, kRows), delta, delta, {shared_device(), rest}));
+      EXPECT_TRUE(same_bits(out_rest, {out.begin() + at * 4 * 8, out.end()})) << at;
+      EXPECT_TRUE(same_bits(download(delta.slice(25, 26)), download(whole_delta.slice(kRows, kRows + 1)))) << at;
+    }
   }
 }
 
 TEST_P(OpsRecurrentTest, NeighboursAndPaddingChangeNoBit) {  // segment equivalence, batched; padded row parity
   const ForcedFamily forced(GetParam());
-  const DeltaCase s{1, 2, 4, 16};
-  Random random;
-  const DeltaInputs in(12, s, random);
-  const DeltaOperands o(12, s, in);
-  const Tensor x = upload(random.normals(12 * 11), {12, 11}), weight = upload(random.normals(44), {11, 4});
-  const Tensor conv = Tensor::zeros(shared_device(), DType::kFloat32, {4, 3, 11});
-  const Tensor delta = Tensor::zeros(shared_device(), DType::kFloat32, {4, 2, 4, 16});
-  // Five rows, four rows of another, three of padding; then the two each alone.
-  const std::vector<StateRows> batch{{0, 5, -1, {{2, 0}, {5, 1}}}, {5, 4, -1, {{4, 2}}}, {9, 3, -1, {}}};
-  const std::vector<float> y = download(causal_conv1d(x, weight, {}, conv, {shared_device(), batch}));
-  const std::vector<float> out = download(o.run({}, delta, batch));
-  for (const float number : y) EXPECT_FALSE(std::isnan(number));
-  for (const auto& [begin, end, slot] : {std::tuple{0, 5, 1}, std::tuple{5, 9, 2}}) {
-    const auto rows = alone(end - begin, -1, {{static_cast<std::uint32_t>(end - begin), 3}});
-    const DeviceStateRuns runs(shared_device(), rows);
-    const std::vector<float> y_alone = download(causal_conv1d(x.slice(begin, end), weight, {}, conv, runs));
-    EXPECT_TRUE(same_bits(y_alone, {y.begin() + begin * 11, y.begin() + end * 11}));
-    const std::vector<float> out_alone =
-        download(gated_delta(o.q.slice(begin, end), o.k.slice(begin, end), o.v.slice(begin, end), o.g.slice(begin, end),
-                             o.beta.slice(begin, end), {}, delta, runs));
-    EXPECT_TRUE(same_bits(out_alone, {out.begin() + begin * 8, out.begin() + end * 8}));
-    EXPECT_TRUE(same_bits(download(conv.slice(3, 4)), download(conv.slice(slot, slot + 1))));
-    EXPECT_TRUE(same_bits(download(delta.slice(3, 4)), download(delta.slice(slot, slot + 1))));
+  for (const bool channels : kDecays) {
+    const DeltaCase s{1, 2, 4, 16, channels};
+    Random random;
+    const DeltaInputs in(12, s, random);
+    const DeltaOperands o(12, s, in);
+    const Tensor x = upload(random.normals(12 * 11), {12, 11}), weight = upload(random.normals(44), {11, 4});
+    const Tensor conv = Tensor::zeros(shared_device(), DType::kFloat32, {4, 3, 11});
+    const Tensor delta = Tensor::zeros(shared_device(), DType::kFloat32, {4, 2, 4, 16});
+    // Five rows, four rows of another, three of padding; then the two each alone.
+    const std::vector<StateRows> batch{{0, 5, -1, {{2, 0}, {5, 1}}}, {5, 4, -1, {{4, 2}}}, {9, 3, -1, {}}};
+    const std::vector<float> y = download(causal_conv1d(x, weight, {}, conv, {shared_device(), batch}));
+    const std::vector<float> out = download(o.run({}, delta, batch));
+    for (const float number : y) EXPECT_FALSE(std::isnan(number));
+    for (const auto& [begin, end, slot] : {std::tuple{0, 5, 1}, std::tuple{5, 9, 2}}) {
+      const auto rows = alone(end - begin, -1, {{static_cast<std::uint32_t>(end - begin), 3}});
+      const DeviceStateRuns runs(shared_device(), rows);
+      const std::vector<float> y_alone = download(causal_conv1d(x.slice(begin, end), weight, {}, conv, runs));
+      EXPECT_TRUE(same_bits(y_alone, {y.begin() + begin * 11, y.begin() + end * 11}));
+      const std::vector<float> out_alone =
+          download(gated_delta(o.q.slice(begin, end), o.k.slice(begin, end), o.v.slice(begin, end),
+                               o.g.slice(begin, end), o.beta.slice(begin, end), {}, delta, runs));
+      EXPECT_TRUE(same_bits(out_alone, {out.begin() + begin * 8, out.begin() + end * 8}));
+      EXPECT_TRUE(same_bits(download(conv.slice(3, 4)), download(conv.slice(slot, slot + 1))));
+      EXPECT_TRUE(same_bits(download(delta.slice(3, 4)), download(delta.slice(slot, slot + 1))));
+    }
   }
 }
 
 TEST_P(OpsRecurrentTest, OclgrindSmallStates) {  // every path of both kernels: tails, cuts, zeros, padding, idle lanes
   const ForcedFamily forced(GetParam());
   const std::vector<StateRows> rows{{0, 9, 1, {{3, 0}, {9, 2}}}, {9, 1, -1, {{1, 3}}}, {10, 1, -1, {}}};
-  const DeltaCase s{1, 2, 3, 11};
-  Random random;
-  const DeltaInputs in(11, s, random);
-  std::vector<float> states = random.normals(4 * 2 * 3 * 11);
-  const Tensor pool = upload(states, {4, 2, 3, 11});
-  const Tensor out = DeltaOperands(11, s, in).run(pool, pool, rows);
-  std::vector<float> wanted(in.v.size());
-  reference::gated_delta({in.q, in.k, in.v, in.g, in.beta}, {1, 2, 3, 11}, states, states, rows, wanted);
-  expect_close(download(out), wanted, kRecurrence);
-  const std::vector<float> x = random.normals(11 * 11), weight = random.normals(33);
-  std::vector<std::byte> tails = stored(random.normals(4 * 2 * 11), DType::kFloat16);
-  const Tensor tail_pool = Tensor::from_host(shared_device(), DType::kFloat16, {4, 2, 11}, tails.data());
-  const Tensor y =
-      causal_conv1d(upload(x, {11, 11}), upload(weight, {11, 3}), tail_pool, tail_pool, {shared_device(), rows});
-  std::vector<float> wanted_y(x.size());
-  const reference::HostStates host{tails.data(), DType::kFloat16};
-  reference::causal_conv1d(x, weight, 3, host, host, rows, wanted_y);
-  expect_close(download(y), wanted_y, kConvolution);
+  for (const bool channels : kDecays) {
+    const DeltaCase s{1, 2, 3, 11, channels};
+    Random random;
+    const DeltaInputs in(11, s, random);
+    std::vector<float> states = random.normals(4 * 2 * 3 * 11);
+    const Tensor pool = upload(states, {4, 2, 3, 11});
+    const Tensor out = DeltaOperands(11, s, in).run(pool, pool, rows);
+    std::vector<float> wanted(in.v.size());
+    reference::gated_delta({in.q, in.k, in.v, in.g, in.beta}, {1, 2, 3, 11}, states, states, rows, wanted);
+    expect_close(download(out), wanted, kRecurrence);
+    const std::vector<float> x = random.normals(11 * 11), weight = random.normals(33);
+    std::vector<std::byte> tails = stored(random.normals(4 * 2 * 11), DType::kFloat16);
+    const Tensor tail_pool = Tensor::from_host(shared_device(), DType::kFloat16, {4, 2, 11}, tails.data());
+    const Tensor y =
+        causal_conv1d(upload(x, {11, 11}), upload(weight, {11, 3}), tail_pool, tail_pool, {shared_device(), rows});
+    std::vector<float> wanted_y(x.size());
+    const reference::HostStates host{tails.data(), DType::kFloat16};
+    reference::causal_conv1d(x, weight, 3, host, host, rows, wanted_y);
+    expect_close(download(y), wanted_y, kConvolution);
+  }
 }
 
 TEST_P(OpsRecurrentTest, RandomStepsAgree) {
   const ForcedFamily forced(GetParam());
-  const DeltaCase s{2, 2, 12, 16};
   for (std::uint32_t round = 0; round < 20; ++round) {
     Random random(round);
+    const DeltaCase s{2, 2, 12, 16, round % 2 == 1};
     std::vector<StateRows> rows;
     std::uint32_t row = 0;
     std::int32_t slot = 4;

@@ -8,7 +8,7 @@ import numpy as np
 
 import ptx
 from plays import Case, Play, assert_near, empty, launch
-from variants import RECURRENT, Variant
+from variants import RECURRENT, Variant, channel_delta
 
 LANES = 64
 _VECTORS = ("ROW_VW=4",)
@@ -149,14 +149,17 @@ def causal_conv1d(program: ptx.Program, seed: int) -> ptx.Report:
     return report
 
 
-def gated_delta(dim: int) -> Play:
-    """One key head for two value heads of 70 rows of S: two groups, the second one with lanes that only help."""
+def gated_delta(dim: int, decays: int = 1) -> Play:
+    """One key head for two value heads of 70 rows of S: two groups, the second one with lanes that only help.
+
+    ``decays``: of a head; 1, or ``dim``."""
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         random, heads, v_dim = np.random.default_rng(45), 2, 70
         q, k = ((random.standard_normal((_ROWS, 1, dim)) / np.sqrt(dim)).astype(np.float32) for _ in range(2))
         v = random.standard_normal((_ROWS, heads, v_dim)).astype(np.float32)
-        g, beta = -random.random((_ROWS, heads)).astype(np.float32), random.random((_ROWS, heads)).astype(np.float32)
+        g = -random.random((_ROWS, heads, decays)).astype(np.float32)
+        beta = random.random((_ROWS, heads)).astype(np.float32)
         states = random.standard_normal((_SLOTS, heads, v_dim, dim)).astype(np.float32)
         memory = ptx.GlobalMemory()
         y, out = memory.put(empty(_ROWS, heads, v_dim)), memory.put(np.full(states.shape, 9, np.float32))
@@ -167,9 +170,9 @@ def gated_delta(dim: int) -> Play:
         for row, count, source, writes in _SEQUENCES:
             s = np.zeros(states.shape[1:]) if source < 0 else states[source].astype(np.float64)
             for t in range(row, row + count):
-                decay = np.exp(g[t].astype(np.float64))[:, None]
-                u = beta[t][:, None] * (v[t] - decay * (s @ k[t, 0]))
-                s = decay[..., None] * s + u[..., None] * k[t, 0]
+                s = np.exp(g[t].astype(np.float64))[:, None, :] * s
+                u = beta[t][:, None] * (v[t] - s @ k[t, 0])
+                s = s + u[..., None] * k[t, 0]
                 wanted[t] = s @ q[t, 0]
                 for rows, slot in writes:
                     if rows == t - row + 1:
@@ -238,5 +241,6 @@ STATE_PLAYS: list[Case] = [
     Case(_EDITS, "fill_cells", fill_cells),
     Case(_CONV, "causal_conv1d", causal_conv1d),
     *[Case(_delta(dim), "gated_delta", gated_delta(dim)) for dim in (64, 128)],
+    Case(channel_delta(128, _GROUP), "gated_delta", gated_delta(128, decays=128)),
     *[Case(_delta(dim), "ssd", ssd(dim)) for dim in (64, 128)],
 ]

@@ -134,6 +134,12 @@ OPERATIONS = (
 RECURRENT = ("gated_delta", "ssd")
 
 
+def channel_delta(dim: int, lanes: tuple[str, ...]) -> Variant:
+    """The delta rule with a decay for each number of k."""
+    options = (f"DELTA_DIM={dim}", "DELTA_ROWS=1", "DELTA_TILE=8", "DELTA_CHANNELS=1", *lanes)
+    return Variant("recurrent", options, RECURRENT[:1], 64)
+
+
 def _small() -> list[Variant]:
     norms = ("rms_norm", "layer_norm", "l2_norm", "softmax", "argmax")
     delta = ("DELTA_ROWS=1", "DELTA_TILE=8", *_LANES)
@@ -152,6 +158,7 @@ def _small() -> list[Variant]:
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=1", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells_edit", ("CELL_FORMAT=1", *_LANES), ("rotate_cells", "fill_cells"), 64),
         *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), RECURRENT, 64) for dim in (64, 128)],
+        *[channel_delta(dim, _LANES) for dim in (64, 128)],
         Variant("recurrent", ("DELTA_DIM=256", *delta), RECURRENT[1:], 64),
         Variant("recurrent", conv, ("causal_conv1d",), 64),
         *[Variant("pack_blocks", (f"STORED={stored}", *_ROW), ("pack_blocks",), 1) for stored in range(4, 11)],

@@ -287,6 +287,12 @@ VARIANTS: dict[str, Variant] = {
     "ernie4_5_moe-plain": Variant("ernie4_5_moe", {"moe_k": 3}),
     "ernie4_5_moe-unshared": Variant("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
     "ernie4_5_moe-tied": Variant("ernie4_5_moe", {"tie_word_embeddings": True, "moe_layer_interval": 2}),
+    "olmo_hybrid-still": Variant("olmo_hybrid", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}),
+    "olmo_hybrid-plain": Variant(
+        "olmo_hybrid",
+        {"linear_allow_neg_eigval": False, "linear_num_value_heads": 2, "attention_bias": True, "layer_types": None},
+    ),
+    "olmo_hybrid-tied": Variant("olmo_hybrid", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
     "lfm2-plain": Variant("lfm2", {"conv_L_cache": 4, "num_key_value_heads": 1, "norm_eps": 1e-3}),
     "lfm2-bias": Variant(
         "lfm2",

@@ -52,6 +52,18 @@ _SIZES: Raw = {
     "topk_group": 2,
     "routed_scaling_factor": 1.5,
 }
+_KIMI: Raw = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "q_lora_rank": None,
+    "num_experts": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "linear_head_dim": 8,
+    "linear_num_heads": 4,
+    "linear_conv_kernel_dim": 3,
+}
 
 
 def latent_families(vocab: int) -> list[tuple[str, str, str, Raw]]:
@@ -66,7 +78,10 @@ def latent_families(vocab: int) -> list[tuple[str, str, str, Raw]]:
     ]
     layers = {"norm_topk_prob": True, "rope_interleave": True, "mlp_layer_types": ["dense", "sparse", "sparse"]}
     families.append(("glm4_moe_lite", "Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", layers))
-    return [(*names, {"vocab_size": vocab, **_SIZES, **changes}) for *names, changes in families]
+    found = [(*names, {"vocab_size": vocab, **_SIZES, **changes}) for *names, changes in families]
+    sizes = {key: value for key, value in _SIZES.items() if key not in ("n_routed_experts", "rope_parameters")}
+    kimi = {"vocab_size": vocab, **sizes, **_KIMI}
+    return [*found, ("kimi_linear", "KimiLinearConfig", "KimiLinearForCausalLM", kimi)]
 
 
 _YARN: Raw = {
@@ -86,6 +101,23 @@ LATENT_VARIANTS: dict[str, tuple[str, Raw]] = {
     "deepseek_v3-yarn": ("deepseek_v3", {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}),
     "deepseek_v3-halves": ("deepseek_v3", {"rope_interleave": False, "q_lora_rank": None, "norm_topk_prob": False}),
     "deepseek_v3-bias": ("deepseek_v3", {"attention_bias": True, "n_group": 1, "topk_group": 1, "kv_lora_rank": 33}),
+    "kimi_linear-published": (
+        "kimi_linear",
+        {
+            "layer_types": None,
+            "mlp_layer_types": None,
+            "linear_attn_config": {
+                "full_attn_layers": [2],
+                "kda_layers": [1, 3],
+                "head_dim": 16,
+                "num_heads": 2,
+                "short_conv_kernel_size": 4,
+            },
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "kimi_linear-ranked": ("kimi_linear", {"q_lora_rank": 16, "attention_bias": True, "norm_topk_prob": False}),
+    "kimi_linear-odd": ("kimi_linear", {"linear_head_dim": 12, "kv_lora_rank": 33}),
     "glm4_moe_lite-plain": ("glm4_moe_lite", {"n_group": 1, "topk_group": 1}),
     "glm4_moe_lite-layers": ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"], "q_lora_rank": None}),
     "glm4_moe_lite-tied": ("glm4_moe_lite", {"tie_word_embeddings": True, "qk_rope_head_dim": 8}),

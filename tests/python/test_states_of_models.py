@@ -13,7 +13,7 @@ from config_sweep import Case, build, save, tokens
 
 pytestmark = [pytest.mark.usefixtures("nothing_left_over"), pytest.mark.ci]
 
-FAMILIES = ("lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h")
+FAMILIES = ("lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "olmo_hybrid", "kimi_linear")
 FIRST = tokens().tolist()
 SECOND = [*FIRST[:20], *FIRST[:12]]
 

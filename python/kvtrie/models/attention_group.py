@@ -31,6 +31,13 @@ class AttentionGroup(NamedTuple):
     def heads_of(self, config: ModelConfig) -> tuple[int, int]:
         return self.heads or (config.num_key_value_heads, config.head_dim)
 
+    def shift(self, config: ModelConfig) -> RopeArguments:
+        """How kept keys are rotated to other positions."""
+        rope = NO_ROTATION if self.rope is None else self.rope
+        if self.latent_dim is None or self.rope is not None:
+            return rope
+        return {**rope, "dims": self.heads_of(config)[1] - self.latent_dim}
+
     def value_width(self, config: ModelConfig) -> int:
         """Numbers that attention gives for each query head."""
         return self.latent_dim or self.heads_of(config)[1]

@@ -26,7 +26,7 @@ from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..generate import begin_text
 from ..generation import Generation
 from ..prefix_cache import PrefixCache
-from .attention_group import NO_ROTATION, AttentionGroup
+from .attention_group import AttentionGroup
 from .common_settings import COMMON
 from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
@@ -257,7 +257,7 @@ class Model(Whole):
         for group in self.attention_groups(config):
             own: dict[str, Any] = {**group.sees, "latent_dim": group.latent_dim}
             if self.shifts:
-                own["rope"] = NO_ROTATION if group.rope is None else group.rope
+                own["rope"] = group.shift(config)
             if memory is not None and "window" in group.sees:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity

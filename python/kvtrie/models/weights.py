@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,22 @@ class WeightSource:
     def stored(self) -> str:
         """The type of the elements in the file."""
         return self.dtype if self.blocks is None else self.blocks.kind
+
+
+def concatenated(name: str, parts: Sequence[WeightSource]) -> WeightSource:
+    """One tensor of the rows of several of one type, which is read whole. Raises ``kv.errors.FormatError`` where they
+    do not fit together."""
+    first = parts[0]
+    if any((each.dtype, each.shape[1:]) != (first.dtype, first.shape[1:]) for each in parts):
+        shapes = ", ".join(f"{each.name}: {each.dtype} {list(each.shape)}" for each in parts)
+        raise FormatError(f"[models] {first.origin}: got {shapes}, allowed one type, and one shape but for rows")
+    shape = (sum(each.shape[0] for each in parts), *first.shape[1:])
+    nbytes = sum(each.nbytes for each in parts)
+
+    def rows(begin: int, end: int) -> Array:
+        return np.concatenate([each.read() for each in parts])[begin:end]
+
+    return WeightSource(name, first.dtype, shape, nbytes, first.origin, rows)
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def group_choice(reader: Reader, count: int, silent: int | None, where: str) -> 
     if not (size >= (1 if groups == 1 else 2) and 1 <= kept <= groups and 1 <= chosen <= kept * size):
         raise FormatError(
             f"[models.config] {where}: n_group: got {groups}, topk_group: got {kept}, num_experts_per_tok: got "
-            f"{chosen}, allowed groups of two or more of {count} experts (n_routed_experts, num_local_experts), "
-            "and as many experts as there are in the groups that are looked at"
+            f"{chosen}, allowed groups of two or more of {count} experts (n_routed_experts, num_experts, "
+            "num_local_experts), and as many experts as there are in the groups that are looked at"
         )
     return {"num_experts_per_tok": chosen, "expert_groups": groups, "kept_groups": kept}
