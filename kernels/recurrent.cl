@@ -36,7 +36,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "exp.clh"
+#include "exp.clh"  // each time
 #include "reduce.clh"
 #include "storage.clh"
 #include "work_item.clh"
