@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, ops
 from ._arguments import refusal
 from ._live import Live
 from ._locks import make_lock
@@ -227,13 +227,28 @@ class HeadDrafter:
         last = len(tokens) - 1  # rows end before it
         if last > self._cache.longest or (len(tokens) and tokens.min() < 0):
             return self._begin_again()
-        for seen in list(self._seen):
-            begin = max(seen.start, self._next())
-            end = seen.start + first_apart(seen.tokens, tokens[seen.start : last])
-            if begin < end:
-                own = self._session(session, tokens, begin, end)
-                self._compute(own, seen)
+        for run in self._runs(tokens[:last]):
+            parts = [each.hidden for each in run]
+            hidden = parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
+            self._compute(self._session(session, tokens, run[0].start, run[-1].end), run[0].start, hidden)
         self._seen = self._seen[-1:]
+
+    def _runs(self, text: Tokens) -> list[list[_Seen]]:
+        """The rows of ``text`` that its session has not and hidden states are there of, neighbours together."""
+        runs: list[list[_Seen]] = []
+        reached = self._next()
+        for seen in self._seen:
+            begin = max(seen.start, reached)
+            end = seen.start + first_apart(seen.tokens, text[seen.start :])
+            if begin >= end:
+                continue
+            part = _Seen(begin, text[begin:end], seen.hidden[begin - seen.start : end - seen.start])
+            if runs and begin == reached:
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+            reached = end
+        return runs
 
     def _next(self) -> int:
         """The first row that its session has not."""
@@ -260,10 +275,11 @@ class HeadDrafter:
             own.close()
         return own
 
-    def _compute(self, own: _core.Session, seen: _Seen) -> None:
+    def _compute(self, own: _core.Session, start: int, hidden: _core.Tensor) -> None:
+        """``hidden`` [rows, hidden_size] from position ``start`` on."""
         for step in own.prefill(_CHUNK):
-            first = self._start + int(np.asarray(step.positions)[0]) - seen.start
-            self._last = self._model.further(step, seen.hidden[first : first + len(step.tokens)])
+            first = self._start + int(np.asarray(step.positions)[0]) - start
+            self._last = self._model.further(step, hidden[first : first + len(step.tokens)])
 
     def _written(self, session: _core.Session, tokens: Tokens, most: int) -> list[int]:
         self._catch_up(session, tokens)

@@ -149,6 +149,19 @@ def test_the_bits_are_those_without_drafts(name: str) -> None:
         assert bits(kv.PredictionHead(model, own)) == bits(None)
 
 
+def test_steps_with_hidden_states_are_replayed_as_those_without() -> None:
+    """Where steps are replayed at all; one that is not takes several times as long in a small model."""
+    model = load("qwen3-5-dense")
+    model.warm_up("float32")
+    with make_cache(model) as cache, head_cache(model) as own:
+        for draft in (None, kv.PredictionHead(model, own)):
+            with cache.begin(prompt(4), use=False, publish=False) as session:
+                list(kv.generate(model, session, COUNT, **VARIED, draft=draft))
+        plain, watched = model.graphs.stats, model._hidden_graphs.stats
+        assert (watched["replays"] > 0) == (plain["replays"] > 0)
+        assert watched["refusals"] == plain["refusals"]
+
+
 def always_right(name: str = "qwen3-5-dense") -> Any:
     """A model whose layers add nothing, so that the last token alone says what is next; and its head says the same."""
     weights = weights_of(name)

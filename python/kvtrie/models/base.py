@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from .. import ops
 from .._arguments import flag, progress_of, refusal, text
@@ -117,7 +117,7 @@ class Model(WithHead):
         self._packs = weights.packs
         self._kept = weights.kept
         self.losses = weights.losses
-        self.graphs = StepGraphs()
+        self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self.account = {}
         self.mtp = None
         self.replays = True
@@ -216,11 +216,12 @@ class Model(WithHead):
             )
         tokens = checked_tokens(step, self.config)
         rows = Rows(step, all_rows)
-        if hidden:
-            return self._with_hidden(step, tokens, rows)
         helper = self._helper
-        if self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over):
-            return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
+        replayed = self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over)
+        if hidden:
+            return self._with_hidden(step, tokens, rows, replayed)
+        if replayed:
+            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, rows))
         logits = self._launch(step, tokens, rows)
         if helper is not None:
             helper.go_on()
@@ -236,7 +237,14 @@ class Model(WithHead):
         x = self.through(range(len(self._layers)), step, tokens, rows)
         return ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)
 
-    def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows, replayed: bool) -> tuple[Tensor, Tensor]:
+        """Logits of ``rows`` and hidden states of all; a recorded step gives one tensor, so both beside each other."""
+        if replayed:
+            both = self._hidden_graphs.compute(
+                cast(Step, step), lambda: ops.concat(list(self._with_hidden(step, tokens, rows, False)), axis=1)
+            )
+            logits, hidden = ops.split(both, [self.config.vocab_size, self.config.hidden_size])
+            return logits, hidden
         hidden = self._hidden(step, tokens, None)
         return self.finish(self._head(rows.take(hidden))), hidden
 
