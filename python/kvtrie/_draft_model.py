@@ -33,7 +33,7 @@ from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, CacheFullError, ClosedError
 
-__all__ = ["Companion", "DraftModel"]
+__all__ = ["Companion", "DraftModel", "first_apart"]
 
 Tokens = npt.NDArray[np.int32]
 _CHUNK = 512  # rows of a prefill step
@@ -130,7 +130,7 @@ class Companion:
     def _in_step(self, session: _core.Session, tokens: Tokens) -> _core.Session:
         """Its own session with exactly ``tokens``, of which at least one remains to be computed."""
         own, publish = self._session, session.publishes
-        if own is not None and own.publishes != publish:  # the answer's was shifted
+        if own is not None and own.publishes and not publish:  # what the answer computes is its own by now
             self._give_way()
             own = None
         if own is None:
@@ -139,9 +139,7 @@ class Companion:
                 self._give_way()
             return own
         written = own.tokens
-        count = min(len(written), len(tokens))
-        apart = np.flatnonzero(written[:count] != tokens[:count])
-        same = int(apart[0]) if apart.size else count
+        same = first_apart(written, tokens)
         if same < len(written):
             own.rollback(len(written) - same)
         if same < len(tokens):
@@ -172,6 +170,13 @@ class Companion:
                 return found
             session.append(token)
             logits = self._model(session.decode())
+
+
+def first_apart(one: Tokens, other: Tokens) -> int:
+    """The first place where two texts differ, or one of them ends."""
+    count = min(len(one), len(other))
+    apart = np.flatnonzero(one[:count] != other[:count])
+    return int(apart[0]) if apart.size else count
 
 
 # ---- whether a model can draft for another ---------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from . import _core, ops
 from ._arguments import refusal
+from ._draft_model import first_apart
 from ._live import Live
 from ._locks import make_lock
 from ._protocols import Logits, StepModel
@@ -299,13 +300,6 @@ class HeadDrafter:
                     break
                 found += token
         return found
-
-
-def first_apart(one: Tokens, other: Tokens) -> int:
-    """The first place where two texts differ, or one of them ends."""
-    count = min(len(one), len(other))
-    apart = np.flatnonzero(one[:count] != other[:count])
-    return int(apart[0]) if apart.size else count
 
 
 def _likeliest(logits: Logits) -> list[int]:

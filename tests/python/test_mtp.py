@@ -373,6 +373,33 @@ def test_an_answer_that_is_left_gives_everything_back() -> None:
             assert own.stats()["sessions"] == 0
 
 
+@pytest.mark.usefixtures("eager")
+def test_a_cache_that_was_closed_is_named() -> None:
+    model, text = always_right(), prompt(14)
+    with make_cache(model) as cache, head_cache(model) as own, cache.begin(text) as session:
+        made = kv.generate(model, session, COUNT, ignore_eos=True, draft=kv.PredictionHead(model, own))
+        next(made)
+        own.close()
+        with pytest.raises(kv.errors.ClosedError):
+            list(made)
+        assert session.tokens.tolist() == [*text, *made.tokens]
+        made.close()
+
+
+@pytest.mark.usefixtures("eager")
+def test_two_heads_of_one_model_both_see_its_steps() -> None:
+    """Each in a cache of its own; the second is asked where the first has no room."""
+    model, text = always_right(), prompt(15)
+    with make_cache(model) as cache, head_cache(model, 16, growth=0) as small, head_cache(model) as own:
+        answer = list(kv.generate(model, cache.begin(text), COUNT, ignore_eos=True))
+        draft = [kv.PredictionHead(model, small), kv.PredictionHead(model, own)]
+        with cache.begin(text, use=False, publish=False) as session:
+            made = kv.generate(model, session, COUNT, ignore_eos=True, draft=draft)
+            assert list(made) == answer
+        assert made.accepted == made.proposed > COUNT / 2
+        assert small.stats()["sessions"] == own.stats()["sessions"] == 0
+
+
 # ---- what is given ---------------------------------------------------------------------------------------------------
 
 
