@@ -449,6 +449,15 @@ def test_a_model_of_images_and_text_has_its_head_beside_it() -> None:
     assert quantised.mtp.nbytes < plain.mtp.nbytes
 
 
+def test_what_is_no_head_is_refused_before_a_weight_is_read() -> None:
+    def read(_done: int, _total: int) -> None:
+        raise AssertionError("a weight was read")
+
+    tiny = Path(__file__).resolve().parents[2] / "examples" / "tiny"
+    with pytest.raises(kv.errors.NotSupportedError, match=r"mtp: got llama, allowed"):
+        kv.models.load(tiny, mtp=True, progress=read)
+
+
 def test_what_is_no_head_is_refused() -> None:
     name = "qwen3-5-dense"
     raw, weights = raw_of(name), weights_of(name)
@@ -469,8 +478,6 @@ def test_what_is_no_head_is_refused() -> None:
     ):
         with pytest.raises(error, match=text):
             kv.models.from_weights(raw, given, mtp=True)
-    with pytest.raises(kv.errors.NotSupportedError, match=r"mtp: got llama, allowed"):
-        kv.models.load(Path(__file__).resolve().parents[2] / "examples" / "tiny", mtp=True)
     for wrong in (1, "yes"):
         with pytest.raises(kv.errors.ArgumentTypeError, match="mtp"):
             kv.models.from_weights(raw, weights, mtp=wrong)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
-from .mtp import head_of
+from .mtp import build_head, head_sources
 from .reader import Raw
 from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
@@ -324,6 +324,7 @@ def _build(
     device, dtype, precision, mtp = kept
     if dtype is not None and dtype not in DTYPES:
         raise ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
+    head = head_sources(family, config, sources) if mtp else None  # refused before a weight is read
     if not isinstance(device, Device):
         device = Device(device)
     if dtype is None:
@@ -343,8 +344,8 @@ def _build(
             precision=precision,
         )
         model.account = account
-        if mtp:
-            model.mtp = head_of(model, sources, progress or None)
+        if head is not None:
+            model.mtp = build_head(model, head, progress or None)
         return model
     finally:
         if close is not None:

@@ -37,7 +37,7 @@ from .step_inputs import Positions, Rope, Rows, StepLike, checked_tokens
 from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, check_table
 
-__all__ = ["MtpHead", "MtpPlan", "WithHead", "head_of"]
+__all__ = ["MtpHead", "MtpPlan", "WithHead", "build_head", "head_sources"]
 
 _LAYER = "mtp.layers.0"
 _NORMS = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
@@ -163,22 +163,31 @@ class WithHead(Whole):
         return self.finish(self._head(found)), found
 
 
-def head_of(model: WithHead, sources: Mapping[str, WeightSource], progress: Progress | None = None) -> MtpHead:
-    """The head of ``model`` among all tensors of its checkpoint.
+def head_sources(
+    family: type[WithHead], config: ModelConfig, sources: Mapping[str, WeightSource]
+) -> dict[str, WeightSource]:
+    """The tensors of the head among all of a checkpoint; none of them is read.
 
     Raises ``kv.errors.NotSupportedError`` for a family whose head is not computed here and for a checkpoint without
     one, and ``kv.errors.FormatError`` for tensors that are missing, of another shape, or of a second layer.
     """
-    plan = model.mtp_plan(model.config)
+    plan = family.mtp_plan(config)
     if plan is None:
         raise NotSupportedError(
-            f"[models.load] mtp: got {model.family}, allowed a family whose prediction head is computed: qwen3_next, "
+            f"[models.load] mtp: got {family.family}, allowed a family whose prediction head is computed: qwen3_next, "
             "qwen3_5, qwen3_5_moe"
         )
     own = {name: source for name, source in sources.items() if name.startswith("mtp.")}
     if not own:
         raise NotSupportedError("[models.load] mtp: got a checkpoint without mtp.* tensors, allowed one with them")
     if plan.experts is not None:
-        own = plan.experts.separate_below(own, model.config, f"{_LAYER}.{plan.experts.prefix}.experts")
-    check_table(own, plan.shapes(model.config), lambda _name: False)
+        own = plan.experts.separate_below(own, config, f"{_LAYER}.{plan.experts.prefix}.experts")
+    check_table(own, plan.shapes(config), lambda _name: False)
+    return own
+
+
+def build_head(model: WithHead, own: Mapping[str, WeightSource], progress: Progress | None = None) -> MtpHead:
+    """The head of ``model``. REQUIRES: ``own`` of :func:`head_sources`."""
+    plan = model.mtp_plan(model.config)
+    assert plan is not None
     return MtpHead(plan, model, own, progress)
