@@ -6,14 +6,17 @@ Four texts, greedy, one answer at a time, plain and drafted in turns in one run,
     repeats   an agent's step is done again: the tree has the answer of the first time
     quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
     chat      plain answers to short questions
+    model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
 
 "Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
 computed, chosen and checked as ever; only which one is likeliest is given. The model is SmolLM2-135M, which
-``python -m kvtrie download`` gets; with ``--small`` one of 28 M parameters and random weights, whose chat is none.
+``python -m kvtrie download`` gets; with ``--small`` one of 28 M parameters and random weights, whose chat is none, and
+no second one that drafts.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,6 +80,12 @@ def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task]:
     }
 
 
+def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
+    """``small`` drafts; its prompts are known after the first round, too."""
+    draft = kv.DraftModel(small, kv.PrefixCache(small.caches(capacity=8192, warm_up=False)))
+    return {f"model {n}": Task(each, None, draft) for n, each in enumerate(questions, 1)}
+
+
 def measured(report: Report, model: Any, name: str, task: Task, rounds: int) -> None:
     """One row; the tree knows the answer only where the task is to repeat it."""
     cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
@@ -103,6 +112,14 @@ def measured(report: Report, model: Any, name: str, task: Task, rounds: int) -> 
         task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
     )  # fmt: skip
     cache.close()
+
+
+@functools.cache
+def large() -> Any:
+    """The model in float32, which four times as many bytes are read for."""
+    model = kv.models.load(smollm2.path(), dtype="float32")
+    model.warm_up()
+    return model
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -135,6 +152,10 @@ def main() -> None:
     for name, task in tasks(list(text), questions).items():
         if name.startswith(options.task):
             measured(report, model, name, task, options.rounds)
+    if not options.small:
+        for name, task in model_tasks(questions, model).items():
+            if name.startswith(options.task):
+                measured(report, large(), name, task, options.rounds)
     report.close(draw)
 
 

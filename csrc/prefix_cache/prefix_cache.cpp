@@ -152,6 +152,7 @@ const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noe
 const std::vector<std::shared_ptr<PointCache>>& PrefixCache::states() const noexcept { return state_->caches.states; }
 
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
+std::uint32_t PrefixCache::longest() const noexcept { return state_->caches.longest; }
 
 bool PrefixCache::closed() const noexcept {
   if (!state_->gate.home.is_here()) return true;

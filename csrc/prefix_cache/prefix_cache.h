@@ -170,6 +170,7 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;  // those of attention
   const std::vector<std::shared_ptr<PointCache>>& states() const noexcept;   // those of states
   const PrefixCacheOptions& options() const noexcept;                        // as they were at creation
+  std::uint32_t longest() const noexcept;                                    // tokens that a session may have
   std::uint64_t host_cap() const noexcept;                                   // of the host tier now; 0: there is none
   // Closes every session, and gives back all cells, slots, host memory and the folder. Idempotent. Calls of other
   // threads that wait for something throw kClosed when that is over; this waits for them. Only from inside a callback

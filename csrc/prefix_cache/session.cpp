@@ -74,6 +74,18 @@ std::int32_t Session::recorded() const {
   return at_.recorded();
 }
 
+std::uint32_t Session::room() const {
+  Entry entry(cache_->state());
+  require_open(at_);
+  return cache_->state().caches.longest - static_cast<std::uint32_t>(at_.recorded());
+}
+
+bool Session::publishes() const {
+  Entry entry(cache_->state());
+  require_open(at_);
+  return at_.publish;
+}
+
 Tokens Session::tokens() const {
   Entry entry(cache_->state());
   require_open(at_);
@@ -156,7 +168,7 @@ StepPtr Session::propose(std::span<const Token> tokens) {
   return step;
 }
 
-SessionPtr Session::branch() {
+SessionPtr Session::branch(bool publish) {
   const SessionCall call(*this);
   SessionPtr twin(new Session(cache_));  // outlives the entry: closing it takes the mutex
   PrefixCacheState& state = cache_->state();
@@ -165,6 +177,7 @@ SessionPtr Session::branch() {
   state.steps.drop_open(at_);
   state.cursors.open(twin->at_, at_.name_space, state.namespaces.number_of(at_.name_space));
   state.cursors.branch(at_, twin->at_);
+  twin->at_.publish = at_.publish && publish;
   twin->report_ = {at_.computed, at_.computed, at_.computed > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
   ++state.totals.branches;
   return twin;

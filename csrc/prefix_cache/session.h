@@ -49,6 +49,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closed() const noexcept { return at_.closed; }
   std::int32_t length() const;    // computed tokens
   std::int32_t recorded() const;  // computed and recorded tokens
+  std::uint32_t room() const;     // tokens that may still be recorded
+  bool publishes() const;         // whether others may reuse what it computes from now on
   Tokens tokens() const;          // all `recorded()` of them
   Tokens remaining() const;       // recorded, not yet computed
 
@@ -65,7 +67,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Throws kArgument for media, and for more tokens than a session can have.
   StepPtr propose(std::span<const Token> tokens);
 
-  std::shared_ptr<Session> branch();  // a second session at the same place; no K/V byte moves
+  // A second session at the same place; no K/V byte moves. Without `publish` nobody else gets what it computes.
+  std::shared_ptr<Session> branch(bool publish = true);
   // Forgets tokens from `length` on; throws kNotRestorable where a cache cannot go back there (`nearest()` says how far
   // it can).
   void rewind(std::int32_t length);

@@ -422,6 +422,8 @@ void init_prefix_cache(py::module_& m) {
   c.def_property_readonly(
       "growth", [](const PrefixCache& self) { return self.options().growth; },
       "Cells reserved ahead of a growing session.");
+  c.def_property_readonly("longest", &PrefixCache::longest,
+                          "Tokens that a session may have: the cells of the smallest cache without a window.");
   c.def_property_readonly("closed", &PrefixCache::closed, "Whether it was closed.");
   c.def(
       "close", [](PrefixCache& self) { without_gil_even_forked([&] { self.close(); }); },

@@ -21,6 +21,7 @@
 #include "reason.h"
 #include "recurrent.h"
 #include "session_accept.h"
+#include "session_prefill.h"
 #include "session_rows.h"
 
 namespace kvtrie::binding {
@@ -253,23 +254,6 @@ the cache has none. For models that update states themselves; see ``boundaries``
 
 // ---- sessions -----------------------------------------------------------------------------------------------------
 
-// for step in session.prefill(): until nothing remains.
-struct Prefill {
-  SessionPtr session;
-  std::uint32_t chunk;
-  StepPtr previous;
-
-  // After a failure the next call makes the step again.
-  Typed<"Step"> next() {
-    const StepPtr before = std::exchange(previous, nullptr);
-    const StepPtr made = without_gil([&] { return session->next_prefill(chunk, before); });
-    if (made == nullptr) throw py::stop_iteration();
-    py::object step = keeping(made, session);
-    previous = made;
-    return step;
-  }
-};
-
 using Class = py::class_<Session, SessionPtr>;
 
 void add_report(Class& c) {
@@ -292,6 +276,12 @@ void add_state(Class& c) {
   c.def_property_readonly(
       "recorded", [](const Session& self) { return without_gil([&] { return self.recorded(); }); },
       "Computed and recorded tokens.");
+  c.def_property_readonly(
+      "room", [](const Session& self) { return without_gil([&] { return self.room(); }); },
+      "Tokens that may still be recorded: those up to the cells of the smallest cache without a window.");
+  c.def_property_readonly(
+      "publishes", [](const Session& self) { return without_gil([&] { return self.publishes(); }); },
+      "Whether others may reuse what it computes; False after ``begin(publish=False)`` and ``shift``.");
   c.def_property_readonly(
       "tokens", [](const Session& self) { return int32_array(without_gil([&] { return self.tokens(); })); },
       "All tokens, computed and recorded, int32.");
@@ -326,14 +316,18 @@ step does not fit.)");
 }
 
 // The new one keeps the cache, not the session that it came from.
-Typed<"Session"> branch(const SessionPtr& self) {
-  py::object made = py::cast(without_gil([&] { return self->branch(); }));
+Typed<"Session"> branch(const SessionPtr& self, const Typed<"bool">& publish) {
+  const bool shared = to_flag(publish, "branch", "publish");
+  py::object made = py::cast(without_gil([&] { return self->branch(shared); }));
   keep_same(made, py::cast(self));
   return made;
 }
 
 void add_moves(Class& c) {
-  c.def("branch", &branch, "A second session at the same place. No K/V moves.");
+  c.def("branch", &branch, py::kw_only(), py::arg("publish") = true,
+        R"(A second session at the same place. No K/V moves.
+
+``publish``: whether others may reuse what the branch computes, as far as they may of this session. Raises ``CacheFullError``.)");
   c.def(
       "rewind",
       [](Session& self, const Typed<"int">& length) {
@@ -401,7 +395,8 @@ A call that another thread is making on the session raises ``ClosedError`` when 
 holds; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
   c.def("__exit__", [](Session& self, const py::args&) { without_gil_even_forked([&] { self.close(); }); });
-  c.def("__copy__", &branch, "The same as ``branch()``.");
+  c.def(
+      "__copy__", [](const SessionPtr& self) { return branch(self, py::bool_(true)); }, "The same as ``branch()``.");
 }
 
 std::string representation(const Session& self) {
@@ -424,11 +419,7 @@ Typed<"Reason"> reason_to_python(const Reason& reason) {
 
 void init_session(py::module_& m) {
   init_step(m);
-  py::class_<Prefill> prefill(m, "Prefill", "The steps of ``Session.prefill``.",
-                              shows_its_cache<Prefill, std::unique_ptr<Prefill>>());
-  prefill.def("__iter__", [](const Typed<"Self">& self) { return self; });
-  prefill.def("__next__", &Prefill::next);
-  refuse_pickling(prefill, "calling session.prefill() again");
+  init_prefill(m);
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
 
 It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one

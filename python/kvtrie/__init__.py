@@ -47,6 +47,8 @@ except ImportError as _error:  # numpy, a library, or the build is missing
 
 from . import _devices, caches, errors, ops, results, stores, trie  # isort: skip  (errors first: the core raises them)
 from ._core import Device, Session, Step, Tensor, devices, media, tensor
+from ._draft_model import DraftModel
+from ._prediction_head import PredictionHead
 from .prefix_cache import PrefixCache
 
 from .sampling import Sampler, Sampling  # isort: skip  (as do these)
@@ -68,8 +70,10 @@ __all__ = [
     "Batch",
     "Batcher",
     "Device",
+    "DraftModel",
     "Error",
     "Generation",
+    "PredictionHead",
     "PrefixCache",
     "Request",
     "Sampler",

@@ -97,7 +97,7 @@ class Origin(NamedTuple):
 
 def drafting_of(model: StepModel, draft: Draft) -> Drafting | None:
     """None: nothing is drafted. ``ArgumentError`` for a model that gives only the logits of last rows."""
-    found = drafters(draft)
+    found = drafters(draft, model)
     if not found:
         return None
     if not _takes_all_rows(model):
@@ -135,7 +135,7 @@ class Decoding:
         owned: bool = False,
         drafting: Drafting | None = None,
     ) -> None:
-        self._model = model
+        self._model = model if drafting is None else drafting.watched(model)
         self._sampler = sampler
         self._max_tokens = max_tokens
         self._chunk = chunk
@@ -192,7 +192,7 @@ class Decoding:
                 self._ready = self._compute(left)
         self.choose()
         if self.drafting is not None and rows > 0:
-            self.drafting.costs.measured(rows, time.perf_counter() - began)
+            self.drafting.stepped(rows, time.perf_counter() - began)
         return True
 
     @property
@@ -254,7 +254,10 @@ class Decoding:
     def wanted_drafts(self) -> list[int]:
         """What the next step should check. REQUIRES: ``in_answer``"""
         most = self._max_tokens - len(self.tokens) - 1  # the last token is chosen, not computed
-        return [] if self.drafting is None or most < 1 else self.drafting.drafts(self.live, most)
+        if self.drafting is None or most < 1:
+            return []
+        most = min(most, self.live.room)
+        return [] if most < 1 else self.drafting.drafts(self.live, most)
 
     def refuse_drafts(self) -> None:
         """There was no room for them."""
@@ -381,6 +384,8 @@ class Decoding:
         self._end("closed")
 
     def _end(self, reason: str) -> None:
+        if self.drafting is not None:
+            self.drafting.close()
         if self._owned and self.session is not None:
             self.session.close()
         if self.finish_reason is None:  # another thread may have ended it meanwhile

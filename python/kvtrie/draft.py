@@ -1,8 +1,10 @@
-"""Drafters: what may come next, at no cost, so that one step checks several tokens instead of making one.
+"""Drafters: what may come next, at little cost, so that one step checks several tokens instead of making one.
 
-    prompt     what followed the last few tokens earlier in the same conversation: edits, quotes, repeated calls
-    tree       what others of the same namespace went on with behind the very same tokens: an answer asked for again
-    callable   one of the caller's own: (tokens, most) -> tokens
+    prompt       what followed the last few tokens earlier in the same conversation: edits, quotes, repeated calls
+    tree         what others of the same namespace went on with behind the very same tokens: an answer asked for again
+    callable     one of the caller's own: (tokens, most) -> tokens
+    mtp          what the model's own prediction head says (_prediction_head.py)
+    DraftModel   what a small model would write (_draft_model.py)
 
 A draft decides how fast an answer comes, never what it says: the model checks each token, and the first that it would
 not have chosen ends the draft (docs/drafts.md). A drafter sees its own session, and so never another namespace.
@@ -13,26 +15,34 @@ Threads: a drafter belongs to one answer. Lengths are counted in tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, Union
+from typing import Protocol, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
 from ._arguments import converting, listed, refusal
+from ._draft_model import DraftModel
+from ._prediction_head import HeadModel, PredictionHead
+from ._protocols import StepModel
 from .errors import ArgumentError
 
-__all__ = ["Draft", "Drafter", "PromptLookup", "drafters"]
+__all__ = ["Draft", "Drafter", "PromptLookup", "close_drafter", "drafters", "watched"]
 
 Tokens = npt.NDArray[np.int32]
 DraftFunction = Callable[[Tokens, int], Iterable[int]]
-Draft = Union[None, str, DraftFunction, Sequence[Union[str, DraftFunction]]]
-NAMES = ("prompt", "tree")
+DraftSource = Union[str, DraftFunction, DraftModel, PredictionHead]
+Draft = Union[None, DraftSource, Sequence[DraftSource]]
+NAMES = ("prompt", "tree", "mtp")
 _CANDIDATES = 8  # earlier places that are compared, the latest ones
 
 
 class Drafter(Protocol):
-    """At most ``most`` tokens that may follow all that ``session`` has recorded; none where it knows nothing."""
+    """At most ``most`` tokens that may follow all that ``session`` has recorded; none where it knows nothing.
+
+    One that holds something has a ``close``, too: :func:`close_drafter`; one that reads the model's hidden states has a
+    ``watch``: :func:`watched`.
+    """
 
     def __call__(self, session: _core.Session, most: int) -> Sequence[int]: ...
 
@@ -91,19 +101,43 @@ class PromptLookup:
         return best
 
 
-def drafters(draft: Draft) -> list[Drafter]:
-    """The drafters that ``draft`` names, each asked in turn until one knows something. None: none.
+def drafters(draft: Draft, model: StepModel) -> list[Drafter]:
+    """The drafters of one answer of ``model`` that ``draft`` names, each asked in turn until one knows something. None:
+    none.
 
-    ``ArgumentError`` or ``ArgumentTypeError`` for what is neither a name, nor a callable, nor a list of them.
+    ``ArgumentError`` or ``ArgumentTypeError`` for what is neither a name, nor a callable, nor a ``DraftModel`` with the
+    model's tokens, nor its ``PredictionHead``, nor a list of them.
     """
     if draft is None:
         return []
-    allowed = '"prompt", "tree", a callable (tokens, most) -> tokens, or a list of them'
-    each = [draft] if isinstance(draft, str) or callable(draft) else listed(draft, "generate", "draft", allowed)
-    return [_drafter(one, allowed) for one in each]
+    allowed = '"prompt", "tree", "mtp", a callable (tokens, most) -> tokens, a DraftModel, or a list of them'
+    if isinstance(draft, (str, DraftModel, PredictionHead)) or callable(draft):
+        return [_drafter(draft, model, allowed)]
+    each = listed(draft, "generate", "draft", allowed)
+    return [_drafter(one, model, allowed) for one in each]
 
 
-def _drafter(one: object, allowed: str) -> Drafter:
+def close_drafter(drafter: Drafter) -> None:
+    """Gives back what ``drafter`` holds; it drafts nothing more. May be called again, from any thread."""
+    close = getattr(drafter, "close", None)
+    if close is not None:
+        close()
+
+
+def watched(model: StepModel, each: Iterable[Drafter]) -> StepModel:
+    """``model``, whose steps those of the drafters see that read hidden states."""
+    for drafter in each:
+        watch = getattr(drafter, "watch", None)
+        if watch is not None:
+            model = watch(model)
+    return model
+
+
+def _drafter(one: object, model: StepModel, allowed: str) -> Drafter:
+    if isinstance(one, (DraftModel, PredictionHead)):
+        return one.drafter(model)
+    if one == "mtp":
+        return _head_of(model)
     if isinstance(one, str):
         if one not in NAMES:
             raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
@@ -111,6 +145,14 @@ def _drafter(one: object, allowed: str) -> Drafter:
     if not callable(one):
         raise refusal(one, "generate", "draft", allowed)
     return _of_text(one)
+
+
+def _head_of(model: StepModel) -> Drafter:
+    if getattr(model, "mtp", None) is None:
+        raise ArgumentError(
+            '[generate] draft: got "mtp" for a model without its prediction head, allowed one that load(mtp=True) gave'
+        )
+    return PredictionHead(cast(HeadModel, model)).drafter(model)
 
 
 def _tree(session: _core.Session, most: int) -> list[int]:

@@ -992,7 +992,9 @@ class World {
   void branch(std::size_t at) {
     if (twins_.size() >= 8) return;
     Twin twin = twins_[at];
-    twin.session = twins_[at].session->branch();
+    const bool publish = below(4) != 0;
+    twin.session = twins_[at].session->branch(publish);
+    twin.publish = twin.publish && publish;
     shared_tails_ = true;
     twins_.push_back(std::move(twin));
   }

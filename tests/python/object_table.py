@@ -12,7 +12,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -223,6 +223,10 @@ def explanation(world: World) -> Any:
     return world.small[0].explain([*PROMPT[:2], 1])
 
 
+def prediction_head(world: World) -> Any:
+    return kv.PredictionHead(SimpleNamespace(mtp=world.cache), world.cache)  # type: ignore[arg-type]
+
+
 def watch(world: World) -> Any:
     return kv.viz.watch(world.small[0])
 
@@ -244,6 +248,8 @@ PACKAGE = [
     ),
     Entry(kv.Batch, lambda w: kv.Batch(w.model, w.cache), LIVE, (None,), lambda x: (len(x), x.step(), x.max_sessions)),
     Entry(kv.Batcher, lambda w: w.batcher, LIVE, (None,), lambda x: (x.closed, x.submit(PROMPT, 2).result())),
+    Entry(kv.DraftModel, lambda w: kv.DraftModel(w.model, w.cache), LIVE, (None,), lambda x: x.cache.check()),
+    Entry(kv.PredictionHead, prediction_head, LIVE, (None,), lambda x: x.cache.check()),
     Entry(kv.Request, lambda w: w.batcher.submit(PROMPT, 3), LIVE, (None,), lambda x: x.result()),
     Entry(kv.Request, lambda w: w.batcher.complete("a", 3), LIVE, (None,), lambda x: x.result()),
     Entry(kv.viz.Watch, watch, LIVE, (None,), lambda x: x.closed),

@@ -129,6 +129,25 @@ def test_chat_from_standard_input(folder: Path, raw: bool, dtype: str, monkeypat
     assert text.count(" | first token ") == 2
 
 
+def test_chat_with_a_draft_model_says_the_same(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over turns, behind a shift of the context, too; one with other tokens is refused before the first line."""
+
+    def start(*options: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello, this is a question\nand more\nand again\n"))
+        own = ["--max-tokens", "40", "--context", "128", "--raw", "--temperature", "0"]
+        code, text = run("chat", str(folder), *own, *options)
+        return code, [line.split("|")[0] for line in text.splitlines()]
+
+    plain = start()
+    assert plain[0] == 0
+    assert start("--draft-model", str(folder)) == plain
+    save_checkpoint(tmp_path, *random_llama(3, vocab=VOCAB + 1))
+    assert start("--draft-model", str(tmp_path))[0] == 1
+    assert f"got a draft model of {VOCAB + 1} tokens" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

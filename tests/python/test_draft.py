@@ -145,6 +145,23 @@ def test_it_ends_where_it_ends_without(most: int) -> None:
 
 
 @pytest.mark.usefixtures("eager")
+def test_drafts_end_where_the_cache_ends() -> None:
+    """Up to the last cell, and then the error that there is without drafts."""
+    model, text = random_model("dense"), prompt(13)
+    with kv.PrefixCache(model.caches(capacity=64, dtype="float32")) as cache:
+        answers = []
+        for draft in (None, lambda _tokens, most: [1] * most):
+            with cache.begin(text, use=False, publish=False) as session:
+                assert (session.room, cache.longest) == (34, 64)
+                made = kv.generate(model, session, COUNT, **VARIED, draft=draft)
+                with pytest.raises(kv.errors.ArgumentError, match="allowed 64"):
+                    list(made)
+                assert session.room == 0
+                answers.append(made.tokens)
+        assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("eager")
 def test_an_interruption_loses_nothing() -> None:
     """Of a processor that fails on some tokens: the next read goes on with what comes without it."""
     model = random_model("dense")
@@ -281,13 +298,26 @@ def test_no_image_is_drafted() -> None:
 # ---- how long --------------------------------------------------------------------------------------------------------
 
 
-def drafted_lengths(right: Callable[[int], int], seconds: Callable[[int], float], tokens: int) -> tuple[float, float]:
-    """Seconds of an answer of so many ``tokens`` with drafts, and without; ``right`` of so many drafted."""
-    drafting, spent, made = Drafting([lambda _session, most: [0] * most]), 0.0, 0
+def drafted_lengths(
+    right: Callable[[int], int], seconds: Callable[[int], float], tokens: int, price: float = 0.0
+) -> tuple[float, float]:
+    """Seconds of an answer of so many ``tokens`` with drafts, and without; ``right`` of so many drafted.
+
+    ``seconds`` of a step of so many rows; ``price``: seconds that each draft takes its drafter.
+    """
+    spent, made = 0.0, 0
+
+    def drafter(_session: Any, most: int) -> list[int]:
+        nonlocal spent
+        spent += price * most
+        return [0] * most
+
+    drafting = Drafting([drafter], clock=lambda: spent)
     while made < tokens:
+        began = spent
         count = len(drafting.drafts(None, tokens))  # type: ignore[arg-type]  # the drafter does not look
-        drafting.costs.measured(count + 1, seconds(count + 1))
         spent += seconds(count + 1)
+        drafting.stepped(count + 1, spent - began)
         if count:
             drafting.verified(count, right(count))
         made += 1 + (right(count) if count else 0)
@@ -304,6 +334,39 @@ def test_drafts_that_are_never_right_cost_next_to_nothing(slope: float) -> None:
 def test_drafts_that_are_right_get_long() -> None:
     spent, plain = drafted_lengths(lambda count: count, lambda rows: 1 + 0.1 * (rows - 1), 400)
     assert plain / spent > 4  # 16 tokens in the time of 2.5
+
+
+@pytest.mark.parametrize("right", [lambda _: 0, lambda count: count // 2, lambda count: count])
+@pytest.mark.parametrize("price", [0.5, 1.0, 4.0])
+def test_drafters_that_take_too_long_are_not_asked(price: float, right: Callable[[int], int]) -> None:
+    """At 80 % of the pace over 300 tokens where a draft takes its drafter up to four steps, also if it is right."""
+    spent, plain = drafted_lengths(right, lambda rows: 1 + 0.25 * (rows - 1), 300, price)
+    assert plain / spent >= 0.8
+
+
+def test_cheap_drafters_are_asked_for_more() -> None:
+    spent = [drafted_lengths(lambda count: count, lambda rows: 1 + 0.05 * (rows - 1), 300, each) for each in (0, 0.1)]
+    assert 2 * spent[0][0] < spent[1][0] * 2 < spent[1][1]
+
+
+def test_the_price_of_drafts_decides_how_long_they_are() -> None:
+    """A drafter that takes a tenth of a step for each of its tokens, and is right three times out of four."""
+    costs = Costs()
+    for _ in range(3):
+        costs.measured(1, 1.0)
+        costs.measured(16, 1.0)
+        costs.drafted(7, 0.7)
+    assert costs.of_drafts(7) == pytest.approx(0.7)
+    assert costs.of_drafts(15) == pytest.approx(1.5)
+    drafting = Drafting([lambda _session, most: [0] * most], costs, clock=lambda: 0.0)
+    drafting.verified(1, 1)
+    dear = len(drafting.drafts(None, 100))  # type: ignore[arg-type]  # the drafter does not look
+    free = Drafting([lambda _session, most: [0] * most], clock=lambda: 0.0)
+    for _ in range(3):
+        free.costs.measured(1, 1.0)
+        free.costs.measured(16, 1.0)
+    free.verified(1, 1)
+    assert 0 < dear < len(free.drafts(None, 100))  # type: ignore[arg-type]  # the drafter does not look
 
 
 def test_costs_are_measured_in_steps_of_one_row() -> None:
@@ -328,7 +391,7 @@ def test_costs_are_measured_in_steps_of_one_row() -> None:
 )
 def test_what_is_no_drafter_is_refused(draft: Any, error: str) -> None:
     with pytest.raises(kv.Error, match=error):
-        drafters(draft)
+        drafters(draft, random_model("dense"))
 
 
 @pytest.mark.usefixtures("eager")

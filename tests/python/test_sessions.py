@@ -148,6 +148,42 @@ def test_append_and_decode(place: Any, model: CodingModel) -> None:
     assert spans_of(cache) == [(0, 44, "device")]
 
 
+def test_a_branch_may_publish_nothing(place: Any, model: CodingModel) -> None:
+    """What it computes is nobody else's, and what it goes on from is everybody's."""
+    cache = make_cache(device=place)
+    with cache.begin(A) as trunk:
+        compute(trunk, model)
+        with trunk.branch(publish=False) as branch, branch.branch(publish=True) as twig:
+            assert (trunk.publishes, branch.publishes, twig.publishes) == (True, False, False)
+            for session, more in ((branch, [1, 2, 3]), (twig, [4])):
+                session.append(more)
+                compute(session, model)
+            assert cache.plan([*A, 1, 2, 3, 0]).matched == cache.plan([*A, 4, 0]).matched == len(A)
+        trunk.append([1, 2])
+        compute(trunk, model)
+        assert cache.plan([*A, 1, 2, 0]).matched == len(A) + 2
+        with pytest.raises(kv.errors.ArgumentTypeError, match="publish"):
+            trunk.branch(publish=1)  # type: ignore[arg-type]
+    assert cache.check() == []
+
+
+def test_room_is_what_may_still_be_recorded(place: Any, model: CodingModel) -> None:
+    cache = make_cache(64, device=place)
+    assert cache.longest == 64
+    with cache.begin(A) as session:
+        assert session.room == 64 - len(A)
+        session.append([1, 2])
+        assert session.room == 62 - len(A)
+        session.append([3] * session.room)
+        assert session.room == 0
+        with pytest.raises(kv.errors.ArgumentError, match="allowed 64"):
+            session.append(4)
+    with pytest.raises(kv.errors.ClosedError):
+        session.room  # noqa: B018
+    with pytest.raises(kv.errors.ClosedError):
+        session.publishes  # noqa: B018
+
+
 def test_branches_go_their_own_way(place: Any, model: CodingModel) -> None:
     cache = make_cache(device=place)
     trunk = cache.begin(A)

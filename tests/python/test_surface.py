@@ -135,7 +135,8 @@ def test_signatures_of_what_is_native() -> None:
 # ---- the surface -----------------------------------------------------------------------------------------------------
 
 SURFACE = {
-    kv: "PrefixCache Session Step Generation generate generate_batch Batch Batcher Request Sampling Sampler score "
+    kv: "PrefixCache Session Step Generation generate generate_batch DraftModel PredictionHead "
+    "Batch Batcher Request Sampling Sampler score "
     "quality Tensor tensor Device devices media Error errors results models hf ops stores caches trie ray replay viz",
     kv.caches: "CausalCache Snapshot RecurrentCache RecurrentSnapshot EncoderCache EncoderSnapshot HybridCache "
     "HybridSnapshot",
@@ -153,10 +154,10 @@ SURFACE = {
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
     kv.caches.Snapshot: "start end nbytes shared_nbytes tier",
     kv.PrefixCache: "begin batch plan restore page_out evict set_limits set_quota remove_quota usage pin unpin stats "
-    "check tree nodes to_dot to_svg "
+    "check tree nodes longest to_dot to_svg "
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
-    "can_rewind checkpoint shift length tokens kv kv_all close __enter__ __exit__",
+    "can_rewind checkpoint shift length tokens room publishes kv kv_all close __enter__ __exit__",
     kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta ssd set_causal states "
     "put_states boundaries",
     kv.ops.StepGraphs: "compute stats",

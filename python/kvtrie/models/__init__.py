@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._arguments import progress_of, refusal
+from .._arguments import flag, progress_of, refusal
 from .._core import Device
 from .._paths import path_text
 from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupportedError
@@ -29,6 +29,7 @@ from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
+from .mtp import build_head, head_sources
 from .reader import Raw
 from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
@@ -85,6 +86,7 @@ def load(
     dtype: str | None = None,
     *,
     precision: str = "auto",
+    mtp: bool = False,
     progress: bool | Progress | None = None,
 ) -> Model:
     """Loads a Hugging Face checkpoint folder, a GGUF file (docs/gguf.md), or a model by its name in the hub's cache.
@@ -110,7 +112,9 @@ def load(
     which activations are rounded to 16 bits in groups of 32; docs/performance.md has what that gains and loses. A row's
     bits never depend on the rows beside it. Where nothing is in blocks both are the same, but for ``fingerprint``.
 
-    ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
+    ``mtp``: whether the prediction head that the checkpoint brings is loaded, too, as ``model.mtp``, for
+    ``draft="mtp"``; answers are the same without (docs/drafts.md). ``progress``: a callable (done_bytes, total_bytes),
+    or True for a tqdm bar on stderr.
 
     Raises ``kv.errors.FormatError`` naming the file that is missing, damaged or inconsistent, and
     ``kv.errors.NotSupportedError`` for an architecture or feature that is not computed here. Nothing stays behind after
@@ -119,10 +123,12 @@ def load(
     progress_of(progress, "models.load")
     check_dtype(dtype, "models.load")
     check_precision(precision, "models.load")
-    kept = Kept(device, dtype, precision)
+    kept = Kept(device, dtype, precision, flag(mtp, "models.load", "mtp"))
     found = _model_at(path, "models.load")
     if found.is_dir():
         return _load_folder(found, kept, progress)
+    if mtp:
+        raise NotSupportedError(f"[models.load] mtp: got {found.name}, allowed a folder, whose head is mtp.* tensors")
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
 
     parts = read(found)
@@ -177,11 +183,12 @@ def _read_folder(folder: Path) -> Folder:
 
 
 class Kept(NamedTuple):
-    """Where and how a model is kept, as :func:`load` takes it."""
+    """Where and how a model is kept, and what of it, as :func:`load` takes it."""
 
     device: str | Device | None
     dtype: str | None
     precision: str
+    mtp: bool
 
 
 def _load_folder(folder: Path, kept: Kept, progress: bool | Progress | None) -> Model:
@@ -230,11 +237,12 @@ def from_weights(
     dtype: str | None = None,
     *,
     precision: str = "auto",
+    mtp: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> Model:
     """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed.
 
-    ``device``, ``dtype`` and ``precision`` as for :func:`load`.
+    ``device``, ``dtype``, ``precision`` and ``mtp`` as for :func:`load`.
     """
     check_dtype(dtype, "models.from_weights")
     check_precision(precision, "models.from_weights")
@@ -250,7 +258,8 @@ def from_weights(
         config = family.parse_config(config)
     config, sources = _settled_sources(family, config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
-    return _build(family, config, sources, Kept(device, dtype, precision), tokenizer, None, account)
+    kept = Kept(device, dtype, precision, flag(mtp, "models.from_weights", "mtp"))
+    return _build(family, config, sources, kept, tokenizer, None, account)
 
 
 def check_dtype(dtype: object, where: str) -> None:
@@ -312,9 +321,10 @@ def _build(
     progress: bool | Progress | None,
     account: Account,
 ) -> Model:
-    device, dtype, precision = kept
+    device, dtype, precision, mtp = kept
     if dtype is not None and dtype not in DTYPES:
         raise ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
+    head = head_sources(family, config, sources) if mtp else None  # refused before a weight is read
     if not isinstance(device, Device):
         device = Device(device)
     if dtype is None:
@@ -334,6 +344,8 @@ def _build(
             precision=precision,
         )
         model.account = account
+        if head is not None:
+            model.mtp = build_head(model, head, progress or None)
         return model
     finally:
         if close is not None:

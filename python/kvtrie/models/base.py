@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from .. import ops
 from .._arguments import flag, progress_of, refusal, text
@@ -21,8 +19,7 @@ from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tenso
 from .._locks import make_lock
 from .._options import TextOptions
 from .._prompts import has_answers
-from .._whole import Whole
-from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..errors import ArgumentTypeError, NotSupportedError
 from ..generate import begin_text
 from ..generation import Generation
 from ..prefix_cache import PrefixCache
@@ -32,12 +29,13 @@ from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
 from .gguf_form import GgufForm
 from .helper import Helper, helper_for
+from .mtp import WithHead
 from .reader import Raw
 from .rope_arguments import RopeArguments
 from .rope_config import rope_type_of
 from .settings import Account, Settings
 from .states import States, state_caches
-from .step_inputs import Positions, Rope, Rows, StepLike
+from .step_inputs import Positions, Rope, Rows, StepLike, checked_tokens, ropes_of
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
@@ -51,7 +49,7 @@ OWN_CAPACITY = 8192  # tokens, of the model's own cache
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 
 
-class Model(Whole):
+class Model(WithHead):
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
@@ -119,8 +117,9 @@ class Model(Whole):
         self._packs = weights.packs
         self._kept = weights.kept
         self.losses = weights.losses
-        self.graphs = StepGraphs()
+        self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self.account = {}
+        self.mtp = None
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
@@ -195,24 +194,34 @@ class Model(Whole):
         """The last change to logits [rows, vocab]."""
         return logits
 
-    def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
+    @overload
+    def __call__(self, step: StepLike, all_rows: bool = ..., *, hidden: Literal[False] = ...) -> Tensor: ...
+    @overload
+    def __call__(self, step: StepLike, all_rows: bool = ..., *, hidden: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, step: StepLike, all_rows: bool = False, *, hidden: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
 
-        ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises
+        ``all_rows=True`` gives [rows, vocab]. ``hidden=True`` gives them with the hidden states [rows, hidden_size] of
+        all rows of the step, behind the last norm: what the head reads. The step is complete when this returns. Raises
         ``kv.errors.ArgumentError`` for a token outside the vocabulary; the step is then still open and its sessions
         stand where they stood.
         """
         flag(all_rows, "model", "all_rows")
+        flag(hidden, "model", "hidden")
         if not hasattr(step, "attend"):
             raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
             )
-        tokens = self._checked_tokens(step)
-        self._check_positions(step)
+        tokens = checked_tokens(step, self.config)
         rows = Rows(step, all_rows)
         helper = self._helper
-        if self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over):
-            return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
+        replayed = self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over)
+        if hidden:
+            return self._with_hidden(step, tokens, rows, replayed)
+        if replayed:
+            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, rows))
         logits = self._launch(step, tokens, rows)
         if helper is not None:
             helper.go_on()
@@ -221,8 +230,23 @@ class Model(Whole):
     def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
+        return self.finish(self._head(self._hidden(step, tokens, rows)))
+
+    def _hidden(self, step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
+        """[rows, hidden], behind the last norm."""
         x = self.through(range(len(self._layers)), step, tokens, rows)
-        return self.finish(self._head(ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
+        return ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)
+
+    def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows, replayed: bool) -> tuple[Tensor, Tensor]:
+        """Logits of ``rows`` and hidden states of all; a recorded step gives one tensor, so both beside each other."""
+        if replayed:
+            both = self._hidden_graphs.compute(
+                cast(Step, step), lambda: ops.concat(list(self._with_hidden(step, tokens, rows, False)), axis=1)
+            )
+            logits, hidden = ops.split(both, [self.config.vocab_size, self.config.hidden_size])
+            return logits, hidden
+        hidden = self._hidden(step, tokens, None)
+        return self.finish(self._head(rows.take(hidden))), hidden
 
     def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """The embeddings of ``tokens`` through ``layers``; of the last of all only ``rows`` are kept, if given."""
@@ -421,29 +445,4 @@ class Model(Whole):
     @classmethod
     def _ropes(cls, config: ModelConfig, device: Device) -> dict[int, Rope]:
         """By layer; those without rotation are left out."""
-        ropes: dict[int, Rope] = {}
-        for group in cls.attention_groups(config):
-            if group.rope is not None:
-                ropes.update(dict.fromkeys(group.layers, Rope(group.heads_of(config)[1], group.rope, device)))
-        return ropes
-
-    def _checked_tokens(self, step: StepLike) -> Array:
-        tokens = np.asarray(step.tokens, np.int32)
-        limit = self.config.vocab_size
-        least, most = (tokens[0], tokens[0]) if tokens.size == 1 else (tokens.min(), tokens.max())
-        if least < 0 or most >= limit:
-            bad = tokens[(tokens < 0) | (tokens >= limit)]
-            raise ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
-        return tokens
-
-    def _check_positions(self, step: StepLike) -> None:
-        limit = self.config.position_limit()
-        if limit is None:
-            return
-        last = int(np.asarray(step.positions).max())
-        if last >= limit:
-            scaling = self.config.rope_scaling or {}
-            raise NotSupportedError(
-                f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
-                "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
-            )
+        return ropes_of(cls.attention_groups(config), config, device)

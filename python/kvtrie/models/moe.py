@@ -116,11 +116,18 @@ class ExpertsPlan:
         """``sources`` with one tensor for each expert of ``layers`` where they have two for all; see :func:`unfuse`."""
         found = dict(sources)
         for index in layers:
-            prefix = f"model.layers.{index}.{self.prefix}.experts"
-            separate = unfuse(found, prefix, self.routed_shapes(config, prefix), transposed)
-            if separate:
-                del found[f"{prefix}.gate_up_proj"], found[f"{prefix}.down_proj"]
-                found.update(separate)
+            found = self.separate_below(found, config, f"model.layers.{index}.{self.prefix}.experts", transposed)
+        return found
+
+    def separate_below(
+        self, sources: Mapping[str, WeightSource], config: ModelConfig, prefix: str, transposed: bool = False
+    ) -> dict[str, WeightSource]:
+        """The same for the experts of one layer, whose tensors' names begin with ``prefix``."""
+        found = dict(sources)
+        separate = unfuse(found, prefix, self.routed_shapes(config, prefix), transposed)
+        if separate:
+            del found[f"{prefix}.gate_up_proj"], found[f"{prefix}.down_proj"]
+            found.update(separate)
         return found
 
     def build(self, site: Site) -> MlpLayer:

@@ -5,14 +5,16 @@ Threads: `Rope` is read-only once built; the others belong to the thread that co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from .. import ops
 from .._core import Device, Tensor, tensor
-from ..errors import FormatError
+from ..errors import ArgumentError, FormatError, NotSupportedError
+from .attention_group import AttentionGroup
+from .config import ModelConfig
 from .rope_arguments import RopeArguments
 from .weights import Array
 
@@ -68,6 +70,31 @@ class StepLike(Protocol):
     ) -> Tensor: ...
 
 
+def checked_tokens(step: StepLike, config: ModelConfig) -> Array:
+    """The token ids of a step, int32 [rows], and whether its positions are ones that the model can compute."""
+    _check_positions(step, config)
+    tokens = np.asarray(step.tokens, np.int32)
+    limit = config.vocab_size
+    least, most = (tokens[0], tokens[0]) if tokens.size == 1 else (tokens.min(), tokens.max())
+    if least < 0 or most >= limit:
+        bad = tokens[(tokens < 0) | (tokens >= limit)]
+        raise ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
+    return tokens
+
+
+def _check_positions(step: StepLike, config: ModelConfig) -> None:
+    limit = config.position_limit()
+    if limit is None:
+        return
+    last = int(np.asarray(step.positions).max())
+    if last >= limit:
+        scaling = config.rope_scaling or {}
+        raise NotSupportedError(
+            f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
+            "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
+        )
+
+
 class Rows:
     """The rows of a step that matter after the last attention: all of them, or each session's last one."""
 
@@ -109,6 +136,15 @@ class Rope:
     def __call__(self, x: Tensor, positions: Positions) -> Tensor:
         """x [rows, heads, head_dim] rotated to ``positions``."""
         return ops.rope(x, positions.tensor, table=self.table)
+
+
+def ropes_of(groups: Iterable[AttentionGroup], config: ModelConfig, device: Device) -> dict[int, Rope]:
+    """By layer; those without rotation are left out."""
+    ropes: dict[int, Rope] = {}
+    for group in groups:
+        if group.rope is not None:
+            ropes.update(dict.fromkeys(group.layers, Rope(group.heads_of(config)[1], group.rope, device)))
+    return ropes
 
 
 class Positions:

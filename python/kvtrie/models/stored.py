@@ -30,7 +30,9 @@ IMAGES: Mapping[str, str] = {
     "visual.*": "sees images, which are not computed",
     "multi_modal_projector.*": "brings images among the tokens; images are not computed",
 }
-FURTHER: Mapping[str, str] = {"mtp.*": "predicts further tokens; the next one is the same without"}
+FURTHER: Mapping[str, str] = {
+    "mtp.*": "predicts further tokens; the next one is the same without (`mtp=True` reads Qwen3-Next's and Qwen3.5's)"
+}
 
 Config = TypeVar("Config", bound=ModelConfig)
 

@@ -19,7 +19,7 @@ import numpy as np
 from .. import ops
 from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
-from .step_inputs import Rows
+from .step_inputs import Rows, checked_tokens
 from .warmed import Warmed
 from .weights import Progress
 
@@ -124,7 +124,7 @@ def _one_row(model: Warmed, dtype: str) -> None:
     """A step of one row, launched operation by operation, on caches that go at once."""
     with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         step = cache.batch([cache.begin([0], publish=False)])
-        model._launch(step, model._checked_tokens(step), Rows(step, False))
+        model._launch(step, checked_tokens(step, model.config), Rows(step, False))
 
 
 def _choice(model: Warmed) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import kvtrie as kv
@@ -34,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=int, metavar="TOKENS", help="room on the device (default: the context)")
     parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
     parser.add_argument("--disk", metavar="FOLDER", help="keep what was computed there, for the next time, too")
+    drafts = "a small model with the same tokens, which drafts: faster answers, the same ones (docs/drafts.md)"
+    parser.add_argument("--draft-model", metavar="MODEL", help=drafts)
     parser.add_argument("--max-tokens", type=int, default=512, help="longest answer (default 512)")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest token (default 0.7)")
     parser.add_argument("--top-k", type=int, default=0, help="0: all tokens")
@@ -58,8 +62,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         return 1
     context = _context(model, arguments)
     model.warm_up(arguments.kv_dtype, progress=stderr_shows(), wait=False)
-    with _cache(model, arguments, context) as cache:
-        chat = Chat(Answers(model, cache, context, arguments.raw), settings, screen, arguments.system)
+    with _cache(model, arguments, context) as cache, _drafts(model, arguments, context) as draft:
+        chat = Chat(Answers(model, cache, context, arguments.raw, draft), settings, screen, arguments.system)
         reader = open_reader(sys.stdin, screen, None if arguments.no_history else history_path(), chat.complete)
         chat.reader = reader
         _greet(screen, model, cache, chosen.name, context)
@@ -104,6 +108,21 @@ def _cache(model: kv.models.Model, arguments: argparse.Namespace, context: int) 
         host_bytes=int(text) if text.isdigit() else text,
         disk=arguments.disk,
     )
+
+
+@contextmanager
+def _drafts(model: kv.models.Model, arguments: argparse.Namespace, context: int) -> Iterator[kv.DraftModel | None]:
+    """The model that drafts, with a cache of its own for conversations as long; None where none was asked for."""
+    if arguments.draft_model is None:
+        yield None
+        return
+    path, precision = kv.models.default.choose(arguments.draft_model).path, arguments.precision
+    small = kv.models.load(path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows())
+    caches = small.caches(capacity=arguments.capacity or context, dtype=arguments.kv_dtype)
+    with kv.PrefixCache(caches, fingerprint=small.fingerprint) as cache:
+        draft = kv.DraftModel(small, cache, context=context - 1)  # one token more comes with them
+        draft.drafter(model)  # refuses other tokens now, not in the first answer
+        yield draft
 
 
 def _greet(screen: Screen, model: kv.models.Model, cache: kv.PrefixCache, name: str, context: int) -> None:

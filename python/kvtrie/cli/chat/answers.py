@@ -155,7 +155,9 @@ class Answer(Handing[str]):
 
     def _begin(self, session: kv.Session, made: int) -> kv.Generation[int]:
         options = {**self._options, "max_tokens": self._options["max_tokens"] - made, "chunk": CHUNK}
-        return kv.generate(self._answers.model, session, **options, progress=partial(_tell, self._watching))
+        own = self._answers
+        told = partial(_tell, self._watching)
+        return kv.generate(own.model, session, **options, draft=own.draft, progress=told)
 
 
 def _tell(watching: list[Progress], done: int, total: int) -> None:
@@ -172,10 +174,19 @@ class _Kept(NamedTuple):
 
 
 class Answers:
-    """``context``: tokens of the longest conversation, at most what the model and its caches have room for."""
+    """``context``: tokens of the longest conversation, at most what the model and its caches have room for. ``draft``:
+    a model that drafts; None: none."""
 
-    def __init__(self, model: kv.models.Model, cache: kv.PrefixCache, context: int, raw: bool = False) -> None:
+    def __init__(
+        self,
+        model: kv.models.Model,
+        cache: kv.PrefixCache,
+        context: int,
+        raw: bool = False,
+        draft: kv.DraftModel | None = None,
+    ) -> None:
         self.model = model
+        self.draft = draft
         self.tokenizer = model.tokenizer
         self.cache = cache
         self.context = context

@@ -38,6 +38,7 @@ from ..experts_config import (
 )
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
+from ..mtp import MtpPlan
 from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
 from ..rope_config import read_rope
@@ -192,6 +193,17 @@ class Qwen3Next(Model):
         return LayerPlan(mixer, _experts(config) if sparse else MlpPlan(config.intermediate_size))
 
     @classmethod
+    def mtp_plan(cls, config: ModelConfig) -> MtpPlan:
+        """A layer of gated attention; with experts where others have them."""
+        assert isinstance(config, HybridConfig)
+        bias = config.attention_bias
+        experts = _experts(config) if config.expert_layers else None
+        layer = LayerPlan(
+            AttentionPlan(bias, bias, norms=True, gated=True), experts or MlpPlan(config.intermediate_size)
+        )
+        return MtpPlan(layer, AttentionGroup((config.num_hidden_layers,), cls._rope(config), {}), experts)
+
+    @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
         """Experts may also be stored as one tensor for all."""
         assert isinstance(config, HybridConfig)
@@ -201,9 +213,12 @@ class Qwen3Next(Model):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, HybridConfig)
-        rope: RopeArguments = {"base": config.rope_theta, "dims": config.rotary_dims, "scaling": config.rope_scaling}
         layers = config.layers(FULL)
-        return [AttentionGroup(layers, rope, {})] if layers else []
+        return [AttentionGroup(layers, cls._rope(config), {})] if layers else []
+
+    @staticmethod
+    def _rope(config: HybridConfig) -> RopeArguments:
+        return {"base": config.rope_theta, "dims": config.rotary_dims, "scaling": config.rope_scaling}
 
     @classmethod
     def states(cls, config: ModelConfig) -> States:
