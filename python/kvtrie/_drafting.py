@@ -1,38 +1,45 @@
 """How long drafts are: as long as they pay, by how many were right lately and by what steps of so many rows take.
 
-A step that checks k drafts has 1 + k rows and gives 1 + p + p^2 + ... + p^k tokens, where p is how often a draft is
-right behind right ones. It takes longer than a step of one row, by how much is measured:
+An answer whose step checks k drafts gets 1 + p + p^2 + ... + p^k tokens from it, where p is how often a draft of this
+answer is right behind right ones. Each draft is a row more in the step that all answers share, which then takes longer,
+by how much is measured:
 
-    rows     1      2      4      8     16
-    seconds  s1     s2     s4     s8    s16         the k with the most tokens a second; none where that is 0 drafts
+    rows       4      8     16     32
+    seconds    s4     s8    s16    s32        those with the most tokens a second; none where that is 0 drafts
 
-Where nothing pays, drafting rests for 16 tokens, then is tried again, and rests twice as long each time that this
-fails, so that a text without repetitions is made about as fast as without drafts. Times decide how many drafts there
-are, never what they become.
+The next row goes to the answer whose next draft is likeliest to be right. Rows of prompts in the same step are there
+anyway: what they take is not held against the drafts.
 
-Threads: of one answer. Units: seconds, tokens.
+Where drafts of an answer do not pay, it rests for 16 tokens, then is tried again, and rests twice as long each time
+that this fails, so that a text without repetitions is made about as fast as without drafts. Times decide how many
+drafts there are, never what they become.
+
+Threads: that of the answer, or of the batch. Units: seconds, tokens.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import _core
 from .draft import Drafter
+from .errors import ArgumentError
 
-__all__ = ["Drafting"]
+__all__ = ["Costs", "Drafting"]
 
-_LENGTHS = (1, 3, 7, 15)  # few, since steps of each number of rows are recorded and warmed up
+MOST = 15  # drafts of one answer
 _KEPT = 9  # measurements of each; the lower quartile counts, so that what disturbs some of them does not
+_FINE = 16  # rows; of more the costs are known in steps of half of it
 _FORGET = 0.9  # what is left of earlier verdicts after each
 _GAIN = 1.03  # least, for which it is worth it
 _LONGEST_REST = 128
-_GUESS = 0.25  # of a step, that a row more takes as long as nothing is measured
+_GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
 class Costs:
-    """The seconds that steps of so many rows take."""
+    """The seconds that steps of so many rows take. One for all answers that share steps."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
@@ -40,26 +47,60 @@ class Costs:
 
     def measured(self, rows: int, seconds: float) -> None:
         """The first step of each number of rows compiles and records, and does not count."""
+        rows = _class_of(rows)
         if rows not in self._begun:
             self._begun.add(rows)
             return
         self._seconds.setdefault(rows, deque(maxlen=_KEPT)).append(seconds)
 
     def of(self, rows: int) -> float:
-        """In steps of one row; guessed from the nearest number of rows that was measured."""
-        one = self._of_one()
-        if rows == 1 or one is None:
-            return 1.0 + _GUESS * (rows - 1)
-        if rows in self._seconds:
-            return _low(self._seconds[rows]) / one
-        near = min((each for each in self._seconds if each > 1), key=lambda each: abs(each - rows), default=None)
-        if near is None:
-            return 1.0 + _GUESS * (rows - 1)
-        return 1.0 + (_low(self._seconds[near]) / one - 1.0) * (rows - 1) / (near - 1)
+        """Seconds, of some unit as long as nothing is measured.
 
-    def _of_one(self) -> float | None:
-        own = self._seconds.get(1)
-        return _low(own) if own else None
+        Between two numbers that were measured they lie on the line through them, and beyond all on that through the
+        first and the last.
+        """
+        rows = _class_of(rows)
+        known = sorted(self._seconds)
+        if rows in self._seconds:
+            return _low(self._seconds[rows])
+        if len(known) < 2 or rows < known[0]:
+            return (_low(self._seconds[known[0]]) / _guess(known[0]) if known else 1.0) * _guess(rows)
+        at = bisect_left(known, rows)
+        first, last = (known[at - 1], known[at]) if at < len(known) else (known[0], known[-1])
+        low, high = _low(self._seconds[first]), _low(self._seconds[last])
+        return low + max(high - low, 0.0) * (rows - first) / (last - first)
+
+    def shares(self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int) -> list[int]:
+        """How many drafts of each answer a step checks; all 0 where that does not pay.
+
+        ``chances``: how likely a draft of each is right; ``limits``: how many each may have. ``rows``: of the step
+        without drafts, of which ``decoding`` give a token each, and all others are of prompts.
+        """
+        places = sorted(
+            ((chance**place, -at) for at, chance in enumerate(chances) for place in range(1, limits[at] + 1)),
+            reverse=True,
+        )
+        plain, all_plain = self.of(decoding), self.of(rows)
+        best, most = 0, _GAIN * decoding / plain
+        for count in _counts(len(places)):
+            tokens = decoding + sum(worth for worth, _ in places[:count])
+            rate = tokens / (plain + max(self.of(rows + count) - all_plain, 0.0))
+            if rate >= most:
+                best, most = count, rate
+        given = [0] * len(chances)
+        for _, at in places[:best]:
+            given[-at] += 1
+        return given
+
+
+def _class_of(rows: int) -> int:
+    """The number of rows that stands for it."""
+    half = _FINE // 2
+    return rows if rows <= _FINE else -(-rows // half) * half
+
+
+def _guess(rows: int) -> float:
+    return float(rows**_GUESS)
 
 
 def _low(seconds: Iterable[float]) -> float:
@@ -67,11 +108,22 @@ def _low(seconds: Iterable[float]) -> float:
     return each[len(each) // 4]
 
 
+def _counts(most: int) -> Iterator[int]:
+    """Of drafts that are worth a look: few, as steps of each number of rows are measured, and small ones recorded."""
+    count = 1
+    while count < most:
+        yield count
+        count = 2 * count + 1
+    if most > 0:
+        yield most
+
+
 class Drafting:
     """The drafts of one answer. ``proposed`` and ``accepted`` count tokens."""
 
-    def __init__(self, drafters: Sequence[Drafter], costs: Costs | None = None) -> None:
+    def __init__(self, drafters: Sequence[Drafter], costs: Costs | None = None, vocab_size: int | None = None) -> None:
         self._drafters = drafters
+        self._vocab_size = vocab_size
         self.costs = Costs() if costs is None else costs
         self._tried = self._right = 0.0
         self._rest = 0  # tokens until it is tried again
@@ -80,29 +132,46 @@ class Drafting:
         self.accepted = 0
 
     def drafts(self, session: _core.Session, most: int) -> list[int]:
-        """At most ``most`` that the next step should check; none where that does not pay."""
+        """At most ``most`` that the next step, of this answer alone, should check; none where that does not pay."""
+        limit = self.limit(most)
+        if limit == 0:
+            return []
+        found = self.find(session, *self.costs.shares([self.chance], [limit], 1, 1))
+        return found[: self.costs.shares([self.chance], [len(found)], 1, 1)[0]] if found else []
+
+    def limit(self, most: int) -> int:
+        """How many it may have in the next step, ``most`` at most: 0 while it rests."""
         if self._rest > 0:
             self._rest -= 1
-            return []
-        count = self._count(most)
+            return 0
+        return max(0, min(most, MOST))
+
+    @property
+    def chance(self) -> float:
+        """How likely a draft is right behind right ones, by the last ones; 1/2 where nothing is known."""
+        return (self._right + 0.5) / (self._tried + 1)
+
+    def find(self, session: _core.Session, count: int) -> list[int]:
+        """Up to ``count`` drafts, of the first drafter that knows something. It rests where it is to have none.
+
+        ``kv.errors.ArgumentError`` for what is no token of the model.
+        """
         if count == 0:
+            self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
+            self._tried = self._right = 0.0  # of the next try nothing is known
             return []
         for drafter in self._drafters:
             found = drafter(session, count)
             if len(found) > 0:
-                whole = max((each for each in _LENGTHS if each <= len(found)), default=0)
-                return list(found[:whole])
+                return self._known(found[:count])
         return []
 
-    def _count(self, most: int) -> int:
-        p = (self._right + 0.5) / (self._tried + 1)
-        rates = {k: sum(p**i for i in range(k + 1)) / self.costs.of(k + 1) for k in _LENGTHS if k <= most}
-        best = max(rates, key=lambda k: rates[k], default=0)
-        if not rates or rates[best] >= _GAIN:
-            return best
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
-        self._tried = self._right = 0.0  # of the next try nothing is known
-        return 0
+    def _known(self, found: Sequence[int]) -> list[int]:
+        for token in found:
+            if token < 0 or (self._vocab_size is not None and token >= self._vocab_size):
+                allowed = "0 or more" if self._vocab_size is None else f"0 to {self._vocab_size - 1}"
+                raise ArgumentError(f"[generate] draft: got token id {token}, allowed {allowed}")
+        return list(found)
 
     def verified(self, drafted: int, right: int) -> None:
         """So many of the drafts were what the model chose."""

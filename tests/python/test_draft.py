@@ -76,7 +76,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as may be, whatever they cost."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 7) for most in limits])
 
 
 @pytest.mark.usefixtures("eager")
@@ -306,13 +306,14 @@ def test_drafts_that_are_right_get_long() -> None:
     assert plain / spent > 4  # 16 tokens in the time of 2.5
 
 
-def test_costs_are_measured_in_steps_of_one_row() -> None:
+def test_costs_lie_on_lines_through_what_was_measured() -> None:
     costs = Costs()
     assert costs.of(1) == 1.0
     for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.2), (4, 2.8)):
         costs.measured(rows, seconds)
-    assert costs.of(4) == pytest.approx(1.4)
-    assert costs.of(8) == pytest.approx(1 + 0.4 * 7 / 3)
+    assert costs.of(4) == pytest.approx(2.8)
+    assert costs.of(2) == pytest.approx(2 + 0.8 / 3)
+    assert costs.of(8) == pytest.approx(2 + 0.8 * 7 / 3)
 
 
 # ---- what is given ---------------------------------------------------------------------------------------------------

@@ -195,12 +195,12 @@ class Model(Whole):
         """The last change to logits [rows, vocab]."""
         return logits
 
-    def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
+    def __call__(self, step: StepLike, all_rows: bool = False, rows: Sequence[int] | None = None) -> Tensor:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
 
-        ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises
-        ``kv.errors.ArgumentError`` for a token outside the vocabulary; the step is then still open and its sessions
-        stand where they stood.
+        ``all_rows=True`` gives [rows, vocab], and ``rows``, numbers of rows of this step, [len(rows), vocab]. The step
+        is complete when this returns. Raises ``kv.errors.ArgumentError`` for a token outside the vocabulary; the step
+        is then still open and its sessions stand where they stood.
         """
         flag(all_rows, "model", "all_rows")
         if not hasattr(step, "attend"):
@@ -209,11 +209,11 @@ class Model(Whole):
             )
         tokens = self._checked_tokens(step)
         self._check_positions(step)
-        rows = Rows(step, all_rows)
+        wanted = Rows(step, all_rows, rows)
         helper = self._helper
-        if self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over):
-            return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
-        logits = self._launch(step, tokens, rows)
+        if self.replays and wanted.all and isinstance(step, Step) and (helper is None or helper.over):
+            return self.graphs.compute(step, lambda: self._launch(step, tokens, wanted))
+        logits = self._launch(step, tokens, wanted)
         if helper is not None:
             helper.go_on()
         return logits
