@@ -80,6 +80,13 @@ def values_of(rows: Ints, heads: int, dim: int) -> Floats:
     return -keys_of(rows[:, [1, 2, 3, 0]], heads, dim) - 1
 
 
+def proposed_in(step: Any) -> list[list[int]]:
+    """The last rows of each session that are drafts."""
+    sequences, tokens = np.asarray(step.sequences), np.asarray(step.tokens)
+    rows = [tokens[sequences == index] for index in range(len(step.sessions))]
+    return [own[len(own) - int(count) :].tolist() for own, count in zip(rows, step.drafted)]
+
+
 class KindsModel:
     """`model(step)` writes every layer of `caches` and checks what they then say; gives logits [sessions, VOCAB].
 
@@ -92,11 +99,14 @@ class KindsModel:
         self.layers = sorted((layer, cache) for cache in caches for layer in cache.layers)
         self.rows = 0  # computed so far
         self.captured: list[int] = []  # lengths inside steps at which states were wanted
-        self.drafts: dict[int, list[list[int]]] = {}  # of steps, by id: what is proposed behind each session's tokens
+        self.drafts: dict[
+            int, list[list[int]]
+        ] = {}  # of steps, by id: what the step has to propose, where a test knows
 
     def __call__(self, step: Any) -> Floats:
         sequences, positions = np.asarray(step.sequences), np.asarray(step.positions, np.int64)
-        drafts = self.drafts.get(id(step), [[]] * len(step.sessions))
+        drafts = proposed_in(step)
+        assert drafts == self.drafts.get(id(step), drafts)
         histories = [
             History(session.namespace, [*session.tokens, *own], self.spans)
             for session, own in zip(step.sessions, drafts)

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 import kvtrie as kv
-from kinds_fakes import VOCAB, History, KindsModel, make_caches
+from kinds_fakes import VOCAB, History, KindsModel, make_caches, proposed_in
+from kvtrie._drafting import Costs
 from kvtrie.generate import begin_text
 from processes import PATIENCE
 
@@ -61,15 +62,18 @@ class TextModel(KindsModel):
         self.config = SimpleNamespace(vocab_size=VOCAB, eos_token_ids=())
         self.prefix_cache: Any = None
 
-    def __call__(self, step: Any, all_rows: bool = False) -> Any:
-        if not all_rows:
+    def __call__(self, step: Any, all_rows: bool = False, rows: Sequence[int] | None = None) -> Any:
+        if not all_rows and rows is None:
             return super().__call__(step)
         super().__call__(step)
-        histories = [History(session.namespace, session.tokens) for session in step.sessions]
+        histories = [
+            History(session.namespace, [*session.tokens, *drafts])
+            for session, drafts in zip(step.sessions, proposed_in(step))
+        ]
         logits = np.zeros((len(step.tokens), VOCAB), np.float32)
         for row, (sequence, position) in enumerate(zip(step.sequences, step.positions)):
             logits[row, histories[sequence].codes[0, position + 1] % VOCAB] = 1
-        return logits
+        return logits if rows is None else logits[np.asarray(rows)]
 
 
 def right(prompt: Sequence[int], count: int = COUNT) -> list[int]:
@@ -248,19 +252,23 @@ class Batches(Way):
     handed_wanted: ClassVar[list[Any]] = []
     wanted: ClassVar[list[Any]] = [right(prompt, SHORT) for prompt in PROMPTS]
     sessions = 2
+    count = SHORT
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
         self.answers: list[Any] = []
 
+    def begin(self) -> Any:
+        return kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2)
+
     def go(self) -> None:
         if self.open is None:
-            self.open = kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2)
+            self.open = self.begin()
         while len(self.answers) < len(PROMPTS):
             number = len(self.answers)
             before = len(self.open)
             try:
-                self.answers.append(self.open.add(PROMPTS[number], SHORT, checkpoints=[2]))
+                self.answers.append(self.open.add(PROMPTS[number], self.count, checkpoints=[2]))
             except BaseException:
                 assert len(self.open) in (before, before + 1)
                 self.open.close()  # an answer that nobody has would be computed beside the others
@@ -285,6 +293,31 @@ class CrowdedBatches(Batches):
         caches = make_caches(kind, 16, window=8, chunk=8, slots=24)
         self.model = TextModel(caches)
         self.cache = kv.PrefixCache(caches, host_bytes=0, growth=4, checkpoint_every=8)
+
+
+class AnyCosts(Costs):
+    """Drafts are as many as there may be, so that every run passes the same points."""
+
+    def shares(self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int) -> list[int]:
+        return list(limits)
+
+
+def half_right(tokens: Sequence[int], most: int) -> list[int]:
+    """Drafts of which every third is wrong."""
+    drafts = right(tokens, most)
+    return [(token + (len(tokens) + at) % 3 // 2) % VOCAB for at, token in enumerate(drafts)]
+
+
+class DraftedBatches(Batches):
+    """With drafts, right and wrong, of which a step checks several; prompts are beside them."""
+
+    wanted: ClassVar[list[Any]] = [right(prompt, COUNT) for prompt in PROMPTS]
+    count = COUNT
+
+    def begin(self) -> Any:
+        batch = kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2, draft=half_right)
+        batch._costs = AnyCosts()
+        return batch
 
 
 class GenerateBatch(Way):
@@ -423,6 +456,7 @@ WAYS: tuple[Callable[[str], Way], ...] = (
     AsyncReplies,
     Batches,
     CrowdedBatches,
+    DraftedBatches,
     GenerateBatch,
     Score,
     Batchers,
