@@ -36,8 +36,8 @@ class _AnyRowsModel(Protocol):
 
 
 def find_drafts(answers: Sequence[Decoding], rows: int, costs: Costs, fail: Fail) -> Drafts:
-    """What the next step of ``answers`` should check; ``rows``: those that it has without drafts. ``fail`` is called
-    for each answer whose drafter raises."""
+    """Drafts for the next step of ``answers``, which has so many ``rows`` without them. ``fail`` is called for each
+    answer whose drafter raises."""
     asked = [(each, each.drafting, _limit(each)) for each in answers]
     asking = [(each, drafting, limit) for each, drafting, limit in asked if drafting is not None and limit > 0]
     decoding = sum(not each.in_prompt for each in answers)

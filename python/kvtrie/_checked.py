@@ -77,7 +77,7 @@ class Checking:
         return self._verdict([self._sampler.choice(each, logits[row : row + 1]) for row, each in enumerate(finite)])
 
     def _chosen(self, logits: Logits) -> tuple[list[Choice], BaseException | None]:
-        """What each row chooses if the drafts before it are right, as far as they are, and what ended it early."""
+        """The choice of each row if the drafts before it are right, as far as they are, and what ended it early."""
         chosen: list[Choice] = []
         for row in range(self.rows):
             try:

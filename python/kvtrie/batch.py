@@ -296,31 +296,32 @@ class Batch(Live):
             self._taking_part = pending
             for each in pending:
                 each.renew()
-            prompts = sum(each.in_prompt for each in pending)
             beside = [drafts.get(each, ()) for each in pending] if drafts else None
+            chunk = self._rows_of_prompts(pending)
             try:
-                step = self._cache.batch(
-                    [each.live for each in pending], chunk=self._rows_of_prompts(pending), drafts=beside
-                )
+                step = self._cache.batch([each.live for each in pending], chunk=chunk, drafts=beside)
             except (CacheFullError, ArgumentError) as error:
-                if drafts:
-                    for each in drafts:
-                        each.refuse_drafts()
-                    drafts = {}
-                    continue
-                last = self._active[-1]
-                if not isinstance(error, CacheFullError):
+                if not drafts and not isinstance(error, CacheFullError):
                     raise
-                if [last] == pending == self._active:
-                    self._fail(last, error)
-                    return None
-                last.give_way()
-                pending = [each for each in pending if each is not last]
+                if not drafts:
+                    pending = self._without_the_last(pending, error)
+                for each in drafts:
+                    each.refuse_drafts()
+                drafts = {}
             else:
-                rest = len(pending) - prompts
-                self._shares = (len(step.tokens) - rest - sum(map(len, drafts.values())), rest)
+                decoding = sum(not each.in_prompt for each in pending)
+                self._shares = (len(step.tokens) - decoding - sum(map(len, drafts.values())), decoding)
                 return step, pending, drafts
         return None
+
+    def _without_the_last(self, pending: list[Decoding], error: BaseException) -> list[Decoding]:
+        """The last one gives its room back; where it is alone it fails, and nobody is left."""
+        last = self._active[-1]
+        if [last] == pending == self._active:
+            self._fail(last, error)
+            return []
+        last.give_way()
+        return [each for each in pending if each is not last]
 
     def _rows_of_prompts(self, pending: Sequence[Decoding]) -> int:
         """How many each prompt has in the next step, at most."""

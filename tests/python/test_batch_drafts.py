@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from kvtrie._drafting import Costs
+from kvtrie._batch_drafts import find_drafts
+from kvtrie._drafting import Costs, Drafting
 from processes import PATIENCE
 from random_models import VOCAB, random_model
 from test_draft import SAMPLINGS, VARIED, drafts_of, knowing, make_cache, prompt
@@ -391,6 +392,48 @@ def test_rows_go_where_they_are_likeliest_to_be_right() -> None:
         assert tokens / seconds >= 0.8 * best
         if best < 1.03 * decoding / costs.of(decoding):
             assert sum(given) == 0
+
+
+class Guessed:
+    """An answer without a model, as far as drafts are asked for: of them ``right`` in 100 are."""
+
+    in_prompt, most_drafts, live = False, 1000, None
+
+    def __init__(self, costs: Costs, right: int) -> None:
+        self.drafting = Drafting([lambda _session, most: [0] * most], costs)
+        self.right, self.drafted = right, 0
+
+
+def played(rights: list[int], seconds: Callable[[int], float], steps: int) -> tuple[float, list[Guessed]]:
+    """So many steps of a batch of such answers: their tokens a second, with drafts over without."""
+    print("seed 43")
+    costs, random = Costs(), np.random.default_rng(43)
+    answers = [Guessed(costs, right) for right in rights]
+    tokens, spent = 0, 0.0
+    for _ in range(steps):
+        drafts = find_drafts(answers, len(answers), costs, pytest.fail)  # type: ignore[arg-type]  # what it looks at
+        rows = len(answers) + sum(map(len, drafts.values()))
+        costs.measured(rows, seconds(rows))
+        spent += seconds(rows)
+        tokens += len(answers)
+        for each, own in drafts.items():
+            right = next((at for at in range(len(own)) if random.integers(100) >= each.right), len(own))  # type: ignore[attr-defined]
+            each.drafting.verified(len(own), right)  # type: ignore[union-attr]
+            each.drafted += len(own)  # type: ignore[attr-defined]
+            tokens += right
+    return tokens / spent / (len(answers) / seconds(len(answers))), answers
+
+
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.25])
+def test_drafts_that_are_never_right_cost_next_to_nothing(slope: float) -> None:
+    ratio, _ = played([0] * 4, lambda rows: 1 + slope * (rows - 1), 400)
+    assert ratio >= 0.95
+
+
+def test_those_that_are_right_draft_and_the_others_rest() -> None:
+    ratio, answers = played([95, 0, 95, 0], lambda rows: 1 + 0.02 * (rows - 1), 400)
+    assert ratio > 2
+    assert min(answers[0].drafted, answers[2].drafted) > 20 * max(answers[1].drafted, answers[3].drafted)
 
 
 def test_where_rows_are_dear_there_are_no_drafts() -> None:
