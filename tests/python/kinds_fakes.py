@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import kvtrie as kv
+from fakes import proposed_in
 
 WINDOW = CHUNK = SPACING = 512
 VOCAB = 97
@@ -78,13 +79,6 @@ def keys_of(rows: Ints, heads: int, dim: int) -> Floats:
 
 def values_of(rows: Ints, heads: int, dim: int) -> Floats:
     return -keys_of(rows[:, [1, 2, 3, 0]], heads, dim) - 1
-
-
-def proposed_in(step: Any) -> list[list[int]]:
-    """The last rows of each session that are drafts."""
-    sequences, tokens = np.asarray(step.sequences), np.asarray(step.tokens)
-    rows = [tokens[sequences == index] for index in range(len(step.sessions))]
-    return [own[len(own) - int(count) :].tolist() for own, count in zip(rows, step.drafted)]
 
 
 class KindsModel:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 import kvtrie as kv
-from kinds_fakes import VOCAB, History, KindsModel, make_caches, proposed_in
+from fakes import proposed_in
+from kinds_fakes import VOCAB, History, KindsModel, make_caches
 from kvtrie._drafting import Costs
 from kvtrie.generate import begin_text
 from processes import PATIENCE
