@@ -127,10 +127,13 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
             if name == "repeats":
                 list(kv.generate(model, session, each.count, ignore_eos=True))
     made: dict[str, kv.Generation[int] | Answers] = {}
+    steps: dict[str, int] = {}
 
     def side(which: str, draft: Any) -> Callable[[], None]:
         def run() -> None:
+            before = cache.stats()["steps"]
             made[which] = task.answer(model, cache, draft)
+            steps[which] = cache.stats()["steps"] - before
 
         return run
 
@@ -140,8 +143,10 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
     drafted = made["drafted"]
     rate = task.count / raced["drafted"].median
     report.row(
-        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right",
+        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right, "
+        f"{steps['plain']} steps, with drafts {steps['drafted']}",
         task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
+        steps=steps,
     )  # fmt: skip
     cache.close()
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from . import _core
 from .draft import Drafter
@@ -43,6 +44,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
+        self._low: dict[int, float] = {}  # of each of them, what counts
         self._begun: set[int] = set()
 
     def measured(self, rows: int, seconds: float) -> None:
@@ -51,7 +53,9 @@ class Costs:
         if rows not in self._begun:
             self._begun.add(rows)
             return
-        self._seconds.setdefault(rows, deque(maxlen=_KEPT)).append(seconds)
+        own = self._seconds.setdefault(rows, deque(maxlen=_KEPT))
+        own.append(seconds)
+        self._low[rows] = sorted(own)[len(own) // 4]
 
     def of(self, rows: int) -> float:
         """Seconds, of some unit as long as nothing is measured.
@@ -60,14 +64,14 @@ class Costs:
         first and the last.
         """
         rows = _class_of(rows)
-        known = sorted(self._seconds)
-        if rows in self._seconds:
-            return _low(self._seconds[rows])
+        if rows in self._low:
+            return self._low[rows]
+        known = sorted(self._low)
         if len(known) < 2 or rows < known[0]:
-            return (_low(self._seconds[known[0]]) / _guess(known[0]) if known else 1.0) * _guess(rows)
+            return (self._low[known[0]] / _guess(known[0]) if known else 1.0) * _guess(rows)
         at = bisect_left(known, rows)
         first, last = (known[at - 1], known[at]) if at < len(known) else (known[0], known[-1])
-        low, high = _low(self._seconds[first]), _low(self._seconds[last])
+        low, high = self._low[first], self._low[last]
         return low + max(high - low, 0.0) * (rows - first) / (last - first)
 
     def shares(self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int) -> list[int]:
@@ -80,11 +84,11 @@ class Costs:
             ((chance**place, -at) for at, chance in enumerate(chances) for place in range(1, limits[at] + 1)),
             reverse=True,
         )
+        tokens = list(accumulate((worth for worth, _ in places), initial=float(decoding)))
         plain, all_plain = self.of(decoding), self.of(rows)
         best, most = 0, _GAIN * decoding / plain
         for count in _counts(len(places)):
-            tokens = decoding + sum(worth for worth, _ in places[:count])
-            rate = tokens / (plain + max(self.of(rows + count) - all_plain, 0.0))
+            rate = tokens[count] / (plain + max(self.of(rows + count) - all_plain, 0.0))
             if rate >= most:
                 best, most = count, rate
         given = [0] * len(chances)
@@ -101,11 +105,6 @@ def _class_of(rows: int) -> int:
 
 def _guess(rows: int) -> float:
     return float(rows**_GUESS)
-
-
-def _low(seconds: Iterable[float]) -> float:
-    each = sorted(seconds)
-    return each[len(each) // 4]
 
 
 def _counts(most: int) -> Iterator[int]:

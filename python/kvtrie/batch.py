@@ -331,6 +331,8 @@ class Batch(Live):
 
     def _drafts_of(self, pending: Sequence[Decoding]) -> Drafts:
         """None beside a prompt whose tokens are judged, or, where the model gives no single rows, beside any."""
+        if all(each.drafting is None for each in pending):
+            return {}
         prompts = [each for each in pending if each.in_prompt]
         told = [each.origin.told for each in pending]
         judging = any(its is not None and not its.complete for its in told)
