@@ -36,6 +36,7 @@ _FINE = 16  # rows; of more the costs are known in steps of half of it
 _FORGET = 0.9  # what is left of earlier verdicts after each
 _GAIN = 1.03  # least, for which it is worth it
 _LONGEST_REST = 128
+_UNKNOWN = 0.5  # how likely a draft is right, of which nothing is known
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
@@ -148,7 +149,7 @@ class Drafting:
     @property
     def chance(self) -> float:
         """How likely a draft is right behind right ones, by the last ones; 1/2 where nothing is known."""
-        return (self._right + 0.5) / (self._tried + 1)
+        return (self._right + _UNKNOWN) / (self._tried + 1)
 
     def find(self, session: _core.Session, count: int) -> list[int]:
         """Up to ``count`` drafts, of the first drafter that knows something. It rests where it is to have none.
@@ -157,7 +158,8 @@ class Drafting:
         """
         if count == 0:
             self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
-            self._tried = self._right = 0.0  # of the next try nothing is known
+            if self.chance < _UNKNOWN:
+                self._tried = self._right = 0.0  # of the next try nothing is known
             return []
         for drafter in self._drafters:
             found = drafter(session, count)

@@ -355,3 +355,25 @@ def test_log_probabilities_of_a_prompt_come_beside_drafts() -> None:
             assert [each.result(PATIENCE) for each in (first, second)] == [asked.tokens, told.tokens]
             found.append(second.prompt_logprobs)
     assert found[0] == found[1] and len(found[0]) == 49
+
+
+@pytest.mark.usefixtures("eager")
+def test_nothing_of_another_namespace_is_proposed() -> None:
+    """Whoever says the same beside it, in the same steps, or said it before."""
+    model = random_model("dense")
+    asked = Asked(model, 1, **VARIED)
+    with make_cache(model) as cache, kv.Batch(model, cache, draft="tree") as batch:
+
+        def proposed(*namespaces: str) -> list[int]:
+            made = [batch.add(asked.text, asked.count, namespace=name, **asked.options) for name in namespaces]
+            while batch.step():
+                pass
+            assert {tuple(answer.tokens) for answer in made} == {tuple(asked.tokens)}
+            return [answer.proposed for answer in made]
+
+        assert proposed("alice", "bob") == [0, 0]
+        again = proposed("carol", "alice")
+        assert again[0] == 0 < again[1]
+        again = proposed("bob", "dave")
+        assert again[0] > 0 == again[1]
+        assert cache.check() == []

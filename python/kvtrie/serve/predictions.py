@@ -4,9 +4,9 @@ Concept. A place in the text moves with the answer: what stands behind it is dra
 (docs/drafts.md). Where the answer leaves the text, the place is looked for anew, token by token, until the two agree
 again:
 
-    text      def area ( w , h ) :  return w * h          the answer so far:  def size ( w
-    answer    def size ( w                                                         *
-    place                  ^                               a token was replaced; the text goes on behind it
+    text      def area ( w , h ) : ...
+    answer    def size              "size" stands in place of "area": "(" is drafted next, the text's next token
+    answer    def size ( w          it was right, and the place moves on with the answer
 
 After each token t that the text does not have next, the first of these that there is:
 
