@@ -40,7 +40,7 @@ from ._arguments import refusal
 from ._checked import Checked, Checking, Drawn
 from ._drafting import Costs, Drafting
 from ._prompt_logprobs import PromptLogprobs
-from ._prompts import vocab_size_of
+from ._prompts import position_limit_of, vocab_size_of
 from ._protocols import Logits, StepModel
 from ._values import Reason
 from .awaited import Left
@@ -262,7 +262,9 @@ class Decoding:
         """How many drafts the next step may check."""
         if self.drafting is None or not self.in_answer:
             return 0
-        return max(0, self._max_tokens - len(self.tokens) - 1)  # the last token is chosen, not computed
+        wanted = self._max_tokens - len(self.tokens) - 1  # the last token is chosen, not computed
+        limit = position_limit_of(self._model)
+        return max(0, wanted if limit is None else min(wanted, limit - self.live.recorded))
 
     def refuse_drafts(self) -> None:
         """There was no room for them."""

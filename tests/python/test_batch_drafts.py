@@ -238,6 +238,30 @@ def test_an_answer_fills_its_cache_as_it_does_without() -> None:
     assert filled(knowing([*plain, *range(COUNT)], len(text))) == plain
 
 
+@pytest.mark.usefixtures("eager")
+def test_an_answer_goes_as_far_as_its_model_does() -> None:
+    """To the last position that RoPE allows: drafts beyond it would fail all that are in the step."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    model = random_model("dense", max_position_embeddings=32, rope_scaling=scaling)
+    text, beside = prompt(1, 20), Asked(model, 2, count=20, length=9, **VARIED)
+
+    def made(draft: Any) -> list[int]:
+        with make_cache(model) as cache, kv.Batch(model, cache) as batch:
+            answer = batch.add(text, COUNT, **VARIED, draft=draft)
+            other = batch.add(beside.text, beside.count, draft=beside.draft("right"), **beside.options)
+            with pytest.raises(kv.errors.NotSupportedError, match="position"):
+                all(batch.step() for _ in range(COUNT))
+            answer.close()
+            while batch.step():
+                pass
+            assert other.tokens == beside.tokens
+            return answer.tokens
+
+    plain = made([])
+    assert len(plain) == 13
+    assert made(knowing([*plain, *range(COUNT)], len(text))) == plain
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
