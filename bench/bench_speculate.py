@@ -1,12 +1,15 @@
 """How many tokens a second with drafts, against plain decoding of the same model?
 
-Four texts, greedy, one answer at a time, plain and drafted in turns in one run, and the same answers:
+Four texts, greedy, one answer at a time and four in a batch, plain and drafted in turns in one run, and the same
+answers:
 
     edits     a file of about 2,000 tokens is written once more with a name changed throughout (what comes is forced)
     repeats   an agent's step is done again: the tree has the answer of the first time
     quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
     chat      plain answers to short questions
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
+    four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
+              the file, and four chats
 
 "Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
 computed, chosen and checked as ever; only which one is likeliest is given. The model is SmolLM2-135M, which
@@ -54,16 +57,48 @@ class Task:
         self.prompt, self.text, self.draft = list(prompt), text, draft
         self.count = count if text is None else len(text)
 
+    @property
+    def processors(self) -> Any:
+        return () if self.text is None else forced(len(self.prompt), self.text)
+
     def answer(self, model: Any, cache: kv.PrefixCache, draft: Any) -> kv.Generation[int]:
         """Finished; its prompt was known, so that only the answer counts."""
-        processors = () if self.text is None else forced(len(self.prompt), self.text)
+        processors = self.processors
         with cache.begin(self.prompt, publish=False) as session:
             made = kv.generate(model, session, self.count, ignore_eos=True, logits_processors=processors, draft=draft)
             list(made)
         return made
 
 
-def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task]:
+class Four:
+    """Tasks of one batch."""
+
+    def __init__(self, each: Sequence[Task]) -> None:
+        self.each, self.draft = each, each[0].draft
+        self.count = sum(task.count for task in each)
+
+    def answer(self, model: Any, cache: kv.PrefixCache, draft: Any) -> Answers:
+        """Finished; the prompts were known. What the tree has of the answers is of no use to ``draft``."""
+        with kv.Batch(model, cache, draft=[] if draft is None else draft) as batch:
+            made = [
+                batch.add(task.prompt, task.count, ignore_eos=True, logits_processors=task.processors)
+                for task in self.each
+            ]
+            while batch.step():
+                pass
+        return Answers(made)
+
+
+class Answers:
+    """Of a batch: their ``tokens``, one after the other, and what was drafted of all."""
+
+    def __init__(self, made: Sequence[kv.Generation[int]]) -> None:
+        self.tokens = [token for answer in made for token in answer.tokens]
+        self.proposed = sum(answer.proposed for answer in made)
+        self.accepted = sum(answer.accepted for answer in made)
+
+
+def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task | Four]:
     """``text``: at least 3,000 tokens to edit and to quote from."""
     file = text[:2000]
     common = np.bincount(file).argsort()[::-1]
@@ -72,11 +107,16 @@ def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task]:
     quotes = [
         token for at in (100, 700, 1500) for token in [*text[2400 + at // 50 : 2410 + at // 50], *file[at : at + 45]]
     ]
+    parts = [file[at : at + 400] for at in range(0, 2000, 500)]
+    renamed = [[other if token == name else token for token in part[:150]] for part in parts]
+    chats = [*questions, [*questions[0], *questions[1]]]
     return {
         "edits": Task(file, edited, "prompt"),
         "repeats": Task(file[:500], None, ["tree", "prompt"]),
         "quotes": Task(file, quotes, "prompt"),
         **{f"chat {n}": Task(each, None, ["tree", "prompt"]) for n, each in enumerate(questions, 1)},
+        "four edits": Four([Task(part, edit, "prompt") for part, edit in zip(parts, renamed)]),
+        "four chats": Four([Task(each, None, "prompt", TOKENS // 2) for each in chats]),
     }
 
 
@@ -86,19 +126,23 @@ def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
     return {f"model {n}": Task(each, None, draft) for n, each in enumerate(questions, 1)}
 
 
-def measured(report: Report, model: Any, name: str, task: Task, rounds: int) -> None:
+def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: int) -> None:
     """One row; the tree knows the answer only where the task is to repeat it."""
     cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
-    with cache.begin(task.prompt) as session:
-        for step in session.prefill():
-            model(step)
-        if name == "repeats":
-            list(kv.generate(model, session, task.count, ignore_eos=True))
-    made: dict[str, kv.Generation[int]] = {}
+    for each in task.each if isinstance(task, Four) else [task]:
+        with cache.begin(each.prompt) as session:
+            for step in session.prefill():
+                model(step)
+            if name == "repeats":
+                list(kv.generate(model, session, each.count, ignore_eos=True))
+    made: dict[str, kv.Generation[int] | Answers] = {}
+    steps: dict[str, int] = {}
 
     def side(which: str, draft: Any) -> Callable[[], None]:
         def run() -> None:
+            before = cache.stats()["steps"]
             made[which] = task.answer(model, cache, draft)
+            steps[which] = cache.stats()["steps"] - before
 
         return run
 
@@ -108,8 +152,10 @@ def measured(report: Report, model: Any, name: str, task: Task, rounds: int) -> 
     drafted = made["drafted"]
     rate = task.count / raced["drafted"].median
     report.row(
-        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right",
+        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right, "
+        f"{steps['plain']} steps, with drafts {steps['drafted']}",
         task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
+        steps=steps,
     )  # fmt: skip
     cache.close()
 

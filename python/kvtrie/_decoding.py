@@ -37,13 +37,15 @@ import numpy.typing as npt
 
 from . import _core
 from ._arguments import refusal
-from ._drafting import Drafting
+from ._checked import Checked, Checking, Drawn
+from ._drafting import Costs, Drafting
 from ._prompt_logprobs import PromptLogprobs
+from ._prompts import position_limit_of, vocab_size_of
 from ._protocols import Logits, StepModel
 from ._values import Reason
 from .awaited import Left
 from .draft import Draft, drafters
-from .draws import NONE, Draw, draw
+from .draws import Draw
 from .errors import ArgumentError, CacheFullError, ClosedError
 from .sampling import Choice, Sampler, TokenLogprob
 from .stopping import Stopper
@@ -95,22 +97,29 @@ class Origin(NamedTuple):
     """The prompt's log-probabilities, where they were asked for."""
 
 
-def drafting_of(model: StepModel, draft: Draft) -> Drafting | None:
-    """None: nothing is drafted. ``ArgumentError`` for a model that gives only the logits of last rows."""
+def drafting_of(model: StepModel, draft: Draft, costs: Costs | None = None) -> Drafting | None:
+    """None: nothing is drafted. ``costs``: those of the steps that it shares with others. ``ArgumentError`` for a model
+    that gives only the logits of last rows, and for a drafter that reads steps of one answer where they are shared."""
     found = drafters(draft, model)
     if not found:
         return None
-    if not _takes_all_rows(model):
+    if not takes(model, "all_rows"):
         raise ArgumentError("[generate] draft: got a model that takes no all_rows, allowed one that gives them")
-    return Drafting(found)
+    drafting = Drafting(found, costs, vocab_size_of(model))
+    if costs is not None and drafting.watches:
+        raise ArgumentError(
+            "[batch] draft: got a prediction head, allowed drafts that need only tokens: it reads steps of one answer"
+        )
+    return drafting
 
 
-def _takes_all_rows(model: StepModel) -> bool:
+def takes(model: StepModel, name: str) -> bool:
+    """Whether it has an argument of that name."""
     try:
         parameters = inspect.signature(model).parameters.values()
     except (TypeError, ValueError):  # of a built-in: it is tried
         return True
-    return any(each.name == "all_rows" or each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(each.name == name or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 class Decoding:
@@ -142,7 +151,7 @@ class Decoding:
         self._progress = progress
         self._owned = owned
         self.drafting = drafting
-        self._drawn: tuple[int, int] | None = None  # behind so many tokens, by a step that checked drafts
+        self._drawn: Drawn | None = None  # by a step that checked drafts
         self._asked_at: float | None = None
         self._origin = origin
         self.stopper = stopper
@@ -186,7 +195,7 @@ class Decoding:
         began = time.perf_counter()
         rows = 0
         if self.ready is None:
-            rows = self._verify() if self.drafting is not None and self.in_answer else 0
+            rows = self._verify()
             if rows == 0:
                 rows = int(self.in_answer)
                 self._ready = self._compute(left)
@@ -223,8 +232,8 @@ class Decoding:
     def choose(self) -> None:
         """Takes a token by the logits that are ready."""
         session, ready = self.live, self._given()
-        if self._drawn is not None and self._drawn[0] == ready.length:
-            return self.take(self._drawn[1])
+        if self._drawn is not None and self._drawn.length == ready.length:
+            return self.take(self._drawn.token)
         choice = self._sampler(ready.logits, session.length, lambda: session.tokens, len(self.tokens))
         self._accept(choice, ready.length)
 
@@ -235,95 +244,54 @@ class Decoding:
 
     def _verify(self) -> int:
         """Has drafts checked, if there are any: the rows of that step, 0 for none."""
-        drafts = self.wanted_drafts()
+        most = self.most_drafts
+        drafts = self.drafting.drafts(self.live, most) if self.drafting is not None and most > 0 else []
         if not drafts:
             return 0
+        checking = self.checking(drafts)
         try:
             step = self.live.propose(drafts)
-        except CacheFullError:
+        except (CacheFullError, ArgumentError):  # no room now, or none in any session
             self.refuse_drafts()
             return 0
         logits = cast(_RowsModel, self._model)(step, all_rows=True)
-        right, error = self.check(drafts, logits)
-        step.accept(len(right), self.notes(right))
-        self.offer_behind(logits, drafts, right)
-        if error is not None:
-            raise error
+        checked = checking.by(logits)
+        step.accept(len(checked.right), self.notes(checked.right))
+        self.go_on_behind(checked, drafts, logits)
+        if checked.error is not None:
+            raise checked.error
         return len(drafts) + 1
 
-    def wanted_drafts(self) -> list[int]:
-        """What the next step should check. REQUIRES: ``in_answer``"""
-        most = self._max_tokens - len(self.tokens) - 1  # the last token is chosen, not computed
-        if self.drafting is None or most < 1:
-            return []
-        most = min(most, self.live.room)
-        return [] if most < 1 else self.drafting.drafts(self.live, most)
+    @property
+    def most_drafts(self) -> int:
+        """How many drafts the next step may check."""
+        if self.drafting is None or not self.in_answer:
+            return 0
+        wanted = min(self._max_tokens - len(self.tokens) - 1, self.live.room)  # the last token is chosen, not computed
+        limit = position_limit_of(self._model)
+        return max(0, wanted if limit is None else min(wanted, limit - self.live.recorded))
 
     def refuse_drafts(self) -> None:
         """There was no room for them."""
         if self.drafting is not None:
             self.drafting.refused()
 
-    def check(self, drafts: Sequence[int], logits: Logits) -> tuple[list[Choice], BaseException | None]:
-        """The first of ``drafts`` that are what is chosen anyway, by ``logits`` [1 + drafts, vocab] of their step.
-
-        None that ends the text is among them: it is chosen next, and stays to be computed, as without drafts. And what
-        the choice behind them raised: to be raised once they are taken.
-        """
-        length = self.live.recorded
-        chosen, error = self._choose_rows(drafts, logits, length)
-        right = 0
-        while right < min(len(drafts), len(chosen)) and chosen[right].token == drafts[right]:
-            right += 1
-        count = self.stopper.first_end(self.tokens, drafts[:right])
-        self._drawn = (length + count, chosen[count].token) if count < len(chosen) else None
-        return chosen[:count], error if count == len(chosen) else None
-
-    def _choose_rows(
-        self, drafts: Sequence[int], logits: Logits, length: int
-    ) -> tuple[list[Choice], BaseException | None]:
-        """What each row chooses if the drafts before it are right, as far as they are, and what ended it early."""
-        if self.on_device:
-            return self._draw_rows(drafts, logits, length), None
-        chosen: list[Choice] = []
-        for row in range(len(drafts) + 1):
-            try:
-                before = self._before(drafts[:row])
-                choice = self._sampler(logits[row : row + 1], length + row, before, len(self.tokens) + row)
-            except BaseException as error:
-                return chosen, error
-            chosen.append(choice)
-            if row < len(drafts) and choice.token != drafts[row]:
-                break
-        return chosen, None
-
-    def _draw_rows(self, drafts: Sequence[int], logits: Logits, length: int) -> list[Choice]:
-        """All in one launch; up to a row without a finite logit, which the next choice meets."""
-        vocab_size = int(np.shape(logits)[-1])
-        draws = [
-            self._sampler.draw(length + row, self._before(drafts[:row]), len(self.tokens) + row, vocab_size)
-            for row in range(len(drafts) + 1)
-        ]
-        tokens = draw(logits, draws)
-        some = tokens[: tokens.index(NONE)] if NONE in tokens else tokens
-        return [self._sampler.choice(token, logits[row : row + 1]) for row, token in enumerate(some)]
-
-    def _before(self, drafts: Sequence[int]) -> Callable[[], npt.NDArray[np.int32]]:
-        """All tokens before a row: those of the session, and drafts."""
-        session = self.live
-        return lambda: np.concatenate([session.tokens, np.asarray(drafts, np.int32)])
+    def checking(self, drafts: Sequence[int]) -> Checking:
+        """The judge of ``drafts`` in the next step, or, without any, of the token that it gives."""
+        return Checking(self._sampler, self.stopper, self.live, self.tokens, drafts)
 
     def notes(self, choices: Sequence[Choice]) -> list[tuple[object, object]]:
         """What is noted of them, in the call that records them."""
         tokens: list[tuple[object, object]] = [(self.tokens, each.token) for each in choices]
         return tokens + [(self.logprobs, each.logprob) for each in choices if each.logprob is not None]
 
-    def offer_behind(self, logits: Logits, drafts: Sequence[int], right: Sequence[Choice]) -> None:
-        """The row behind those that were right; ``logits`` [1 + drafts, vocab]."""
-        count = len(right)
-        self.offer(logits[count : count + 1], self.live.recorded)
-        if self.drafting is not None:
-            self.drafting.verified(len(drafts), count)
+    def go_on_behind(self, checked: Checked, drafts: Sequence[int], logits: Logits) -> None:
+        """``logits`` [1 + drafts, vocab] of a step that is complete now, with those drafts that were right."""
+        right = len(checked.right)
+        self._drawn = checked.drawn
+        self.offer(logits[right : right + 1], self.live.recorded)
+        if self.drafting is not None and drafts:
+            self.drafting.verified(len(drafts), right)
 
     def _given(self) -> Ready:
         if self._ready is None:

@@ -16,7 +16,7 @@ from .errors import ArgumentError, ArgumentTypeError
 if TYPE_CHECKING:
     from .models.tokenizer import TextReading
 
-__all__ = ["Prompt", "chat_prompt", "has_answers", "known_prompt", "token_ids", "vocab_size_of"]
+__all__ = ["Prompt", "chat_prompt", "has_answers", "known_prompt", "position_limit_of", "token_ids", "vocab_size_of"]
 
 Prompt = Union[str, Sequence[int], npt.NDArray[np.integer]]
 
@@ -44,6 +44,12 @@ def vocab_size_of(model: StepModel) -> int | None:
     """None for a model of the caller's own that does not say."""
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     return None if size is None else int(size)
+
+
+def position_limit_of(model: StepModel) -> int | None:
+    """The first position that the model refuses; None: it has none, or does not say."""
+    limit = getattr(getattr(model, "config", None), "position_limit", None)
+    return limit() if callable(limit) else None
 
 
 def has_answers(messages: Sequence[Mapping[str, object]]) -> bool:

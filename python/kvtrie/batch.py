@@ -17,20 +17,24 @@ places or in none, and each is itself in a state to go on from (_decoding.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ._arguments import converting, flag, listed, refusal
+from ._batch_drafts import Drafts, accept, find_drafts, logits_of, rows_of
 from ._core import PrefixCache, Step
-from ._decoding import Decoding, Origin
+from ._decoding import Decoding, Origin, drafting_of, takes
+from ._drafting import Costs
 from ._leading import leading
 from ._live import Live
 from ._options import SamplingOptions, checked_sampling
 from ._prompt_logprobs import PromptLogprobs, judged
 from ._prompts import Prompt, token_ids, vocab_size_of
 from ._protocols import Logits, StepModel, cache_of
+from .draft import Draft
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFullError, ClosedError, Error
 from .generation import Generation
@@ -50,10 +54,18 @@ class Batch(Live):
     ``cache``: None for ``model.prefix_cache``. ``max_sessions``: how many take part in a step; others wait, the first
     added the first to go on. ``chunk``: rows that one prompt has in a step at most. Where the device has no room for
     all, those added last give their room back and begin again later, from what the cache still knows of them.
+    ``draft``: what guesses tokens that a step then checks, of each generation that is added without one of its own; as
+    in ``kv.generate``. Who is beside an answer decides how many drafts it has, never what comes.
     """
 
     def __init__(
-        self, model: StepModel, cache: PrefixCache | None = None, *, max_sessions: int = 8, chunk: int = 128
+        self,
+        model: StepModel,
+        cache: PrefixCache | None = None,
+        *,
+        max_sessions: int = 8,
+        chunk: int = 128,
+        draft: Draft = None,
     ) -> None:
         self._model = model
         self._cache = cache_of(model, "batch") if cache is None else cache
@@ -68,6 +80,11 @@ class Batch(Live):
         self._taking_part: list[Decoding] = []  # in the step that is under way, or was the last one
         self._shares = (0, 0)  # of it: rows of prompts, and how many decoded beside them
         self._flight: _Flight | None = None  # what is to be counted of it
+        self._rows = 0  # of it; 0: it was not computed
+        self._costs = Costs()  # of steps of so many rows
+        self._draft = draft
+        drafting_of(model, draft, self._costs)  # so that what is wrong with it is said here
+        self._takes_rows = takes(model, "rows")
 
     @property
     def max_sessions(self) -> int:
@@ -87,15 +104,24 @@ class Batch(Live):
         ignore_eos: bool = False,
         namespace: str = "default",
         checkpoints: Iterable[int] = (),
+        draft: Draft = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Generation[int]:
         """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``.
 
         ``checkpoints``: lengths of the prompt, in tokens, where a restore point is kept as by ``session.checkpoint``,
-        for prompts that will go on differently from there. One that lies in what is reused needs none.
+        for prompts that will go on differently from there. One that lies in what is reused needs none. ``draft``: None
+        for that of the batch, [] for none.
         """
         each = self.make(
-            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
+            prompt,
+            max_tokens,
+            stop,
+            ignore_eos=ignore_eos,
+            namespace=namespace,
+            checkpoints=checkpoints,
+            draft=draft,
+            **sampling,
         )
         made: Generation[int] = Generation(each)
         self.take(each)
@@ -112,6 +138,7 @@ class Batch(Live):
         checkpoints: Iterable[int] = (),
         alone: bool = False,
         prompt_logprobs: int | None = None,
+        draft: Draft = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Decoding:
         """The generation for :meth:`take`: all arguments are checked, nothing has changed. Any thread may call this."""
@@ -129,6 +156,7 @@ class Batch(Live):
             chunk=self._chunk,
             origin=Origin(ids, namespace, frozenset() if apart else lengths, apart, told),
             owned=True,
+            drafting=drafting_of(self._model, self._draft if draft is None else draft, self._costs),
         )
 
     def take(self, each: Decoding) -> None:
@@ -148,6 +176,7 @@ class Batch(Live):
         session another thread closes ends as "closed", and where the cache is closed every step raises
         ``kv.errors.ClosedError``.
         """
+        began, self._rows = time.perf_counter(), 0
         self._count()
         self._leave()
         self._join()
@@ -160,6 +189,9 @@ class Batch(Live):
             self._compute(leading(pending))
         self._choose()
         self._leave()
+        if self._rows > 0 and self._shares[1] > 0:
+            spent = sum(each.drafting.take_spent() for each in pending if each.drafting is not None)
+            self._costs.measured(self._rows, time.perf_counter() - began - spent)
         return len(self) > 0
 
     def close(self) -> None:
@@ -222,43 +254,94 @@ class Batch(Live):
         begun = self._step_of(pending)
         if begun is None:
             return
-        step, pending = begun
+        step, pending, drafts = begun
         counts = np.bincount(step.sequences, minlength=len(pending))
         prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.tokens]
         lengths = [each.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
+        if drafts:
+            self._check(step, pending, drafts)
+            return
         told = [(row, each.origin.told) for row, each in enumerate(pending)]
         wanting = {row: its for row, its in told if its is not None and not its.complete}
         logits = judged(self._model, step, wanting) if wanting else self._model(step)
-        self._count()
-        self._checkpoint(pending)
+        self._computed(step, pending)
         done = [row for row, each in enumerate(pending) if each.live.length == lengths[row]]
         for row in done:
             pending[row].offer(logits[row : row + 1], lengths[row])
         self._choose_together(pending, done, logits)
 
-    def _step_of(self, pending: list[Decoding]) -> tuple[Step, list[Decoding]] | None:
-        """A step, and those that take part in it: where not all have room, those added last give theirs back."""
+    def _check(self, step: Step, pending: list[Decoding], drafts: Drafts) -> None:
+        """Computes a step with drafts, and takes those that are right."""
+        rows = rows_of(step)
+        logits = logits_of(self._model, step, rows)
+        failed = accept(step, pending, drafts, rows, logits)
+        self._computed(step, pending)
+        for each, error in failed:
+            self._fail(each, error)
+
+    def _computed(self, step: Step, pending: list[Decoding]) -> None:
+        self._count()
+        self._checkpoint(pending)
+        self._rows = len(step.tokens)
+
+    def _step_of(self, pending: list[Decoding]) -> tuple[Step, list[Decoding], Drafts] | None:
+        """A step, and those that take part in it: where not all have room, it has no drafts, then those added last give
+        theirs back."""
+        self._taking_part = pending
+        for each in pending:
+            each.renew()
+        drafts = self._drafts_of(pending)
+        pending = [each for each in pending if each.finish_reason is None]
         while pending:
             self._taking_part = pending
             for each in pending:
                 each.renew()
-            prompts = sum(each.in_prompt for each in pending)
-            rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
-            rows = min([rows, *(each.to_checkpoint for each in pending if each.to_checkpoint > 0)])
+            beside = [drafts.get(each, ()) for each in pending] if drafts else None
+            chunk = self._rows_of_prompts(pending)
             try:
-                step = self._cache.batch([each.live for each in pending], chunk=rows)
-            except CacheFullError as error:
-                last = self._active[-1]
-                if [last] == pending == self._active:
-                    self._fail(last, error)
-                    return None
-                last.give_way()
-                pending = [each for each in pending if each is not last]
+                step = self._cache.batch([each.live for each in pending], chunk=chunk, drafts=beside)
+            except (CacheFullError, ArgumentError) as error:
+                if not drafts and not isinstance(error, CacheFullError):
+                    raise
+                if not drafts:
+                    pending = self._without_the_last(pending, error)
+                for each in drafts:
+                    each.refuse_drafts()
+                drafts = {}
             else:
-                self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
-                return step, pending
+                decoding = sum(not each.in_prompt for each in pending)
+                self._shares = (len(step.tokens) - decoding - sum(map(len, drafts.values())), decoding)
+                return step, pending, drafts
         return None
+
+    def _without_the_last(self, pending: list[Decoding], error: BaseException) -> list[Decoding]:
+        """The last one gives its room back; where it is alone it fails, and nobody is left."""
+        last = self._active[-1]
+        if [last] == pending == self._active:
+            self._fail(last, error)
+            return []
+        last.give_way()
+        return [each for each in pending if each is not last]
+
+    def _rows_of_prompts(self, pending: Sequence[Decoding]) -> int:
+        """How many each prompt has in the next step, at most."""
+        prompts = sum(each.in_prompt for each in pending)
+        rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
+        return min([rows, *(each.to_checkpoint for each in pending if each.to_checkpoint > 0)])
+
+    def _drafts_of(self, pending: Sequence[Decoding]) -> Drafts:
+        """None beside a prompt whose tokens are judged, or, where the model gives no single rows, beside any."""
+        if all(each.drafting is None for each in pending):
+            return {}
+        prompts = [each for each in pending if each.in_prompt]
+        told = [each.origin.told for each in pending]
+        judging = any(its is not None and not its.complete for its in told)
+        if judging or len(prompts) == len(pending) or (prompts and not self._takes_rows):
+            return {}
+        most = self._rows_of_prompts(pending)
+        rows = sum(min(most, each.live.recorded - each.live.length) for each in pending)
+        return find_drafts(pending, rows, self._costs, self._fail)
 
     def _count(self) -> None:
         """Of each prompt, the rows that the last step computed, if it did. It may be done again."""
@@ -334,18 +417,20 @@ def generate_batch(
     chunk: int = 128,
     ignore_eos: bool = False,
     namespace: str = "default",
+    draft: Draft = None,
     **sampling: Unpack[SamplingOptions],
 ) -> list[Generation[int]]:
     """Continues all ``prompts`` (texts or token ids), several in each step; their generations, in order, finished.
 
-    Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and go see :class:`kvtrie.Batch`.
+    ``draft``: as in ``kv.generate``. Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and
+    go see :class:`kvtrie.Batch`.
     """
     wanted = "texts or lists of token ids"
     if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
         raise refusal(prompts, "batch", "prompts", wanted)
     with converting(prompts, "batch", "prompts", wanted):
         each_prompt = iter(prompts)
-    with Batch(model, cache, max_sessions=max_sessions, chunk=chunk) as batch:
+    with Batch(model, cache, max_sessions=max_sessions, chunk=chunk, draft=draft) as batch:
         answers = [
             batch.add(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
             for prompt in each_prompt

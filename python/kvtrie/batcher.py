@@ -47,6 +47,7 @@ from ._prompts import Prompt, chat_prompt, token_ids
 from ._protocols import StepModel
 from ._published import Outcome, Published
 from .batch import Batch
+from .draft import Draft
 from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error
 from .pace import Pace
 from .request import Request
@@ -64,7 +65,7 @@ _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
 
 class Batcher(AsyncClosing):
-    """``model``, ``cache``, ``max_sessions`` and ``chunk`` are those of :class:`kvtrie.Batch`.
+    """``model``, ``cache``, ``max_sessions``, ``chunk`` and ``draft`` are those of :class:`kvtrie.Batch`.
 
     ``max_waiting``: how many requests may wait for a place in the steps; :meth:`submit` refuses more with
     ``kv.errors.BusyError``. ``stall``: seconds that prompts may add to a step beside requests that decode, so that
@@ -80,9 +81,11 @@ class Batcher(AsyncClosing):
         chunk: int = 128,
         max_waiting: int = 256,
         stall: float | None = 0.2,
+        draft: Draft = None,
     ) -> None:
         chunk = whole("chunk", chunk, 1)
-        self._batch = _Driven(model, cache, max_sessions=max_sessions, chunk=chunk, pace=Pace(chunk, _checked(stall)))
+        pace = Pace(chunk, _checked(stall))
+        self._batch = _Driven(model, cache, max_sessions=max_sessions, chunk=chunk, draft=draft, pace=pace)
         self._driver = _Driver(self._batch, whole("max_waiting", max_waiting, 0))
         weakref.finalize(self, self._driver.stop).atexit = False
         if not _open:
@@ -101,15 +104,16 @@ class Batcher(AsyncClosing):
         checkpoints: Iterable[int] = (),
         alone: bool = False,
         prompt_logprobs: int | None = None,
+        draft: Draft = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Request[int]:
         """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
 
         ``checkpoints``: as in :meth:`kvtrie.Batch.add`. ``alone``: nothing of what is known is reused, and nothing of
         what it computes is kept, in any tier. ``prompt_logprobs``: the request comes to have ``prompt_logprobs``, each
-        with so many of the likeliest tokens; what is known has no logits, so it is computed alone. Raises
-        ``kv.errors.BusyError`` where ``max_waiting`` requests wait already, ``kv.errors.ClosedError`` once it is
-        closed.
+        with so many of the likeliest tokens; what is known has no logits, so it is computed alone. ``draft``: None for
+        that of the batcher, [] for none. Raises ``kv.errors.BusyError`` where ``max_waiting`` requests wait already,
+        ``kv.errors.ClosedError`` once it is closed.
         """
         decoding = self._batch.make(
             prompt,
@@ -120,6 +124,7 @@ class Batcher(AsyncClosing):
             checkpoints=checkpoints,
             alone=alone,
             prompt_logprobs=prompt_logprobs,
+            draft=draft,
             **sampling,
         )
         return self._driver.submit(Request(self._driver.published(decoding)))
@@ -135,6 +140,7 @@ class Batcher(AsyncClosing):
         special_tokens: TextReading = "letters",
         ignore_eos: bool = False,
         namespace: str = "default",
+        draft: Draft = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Request[str]:
         """The answer to ``messages``, as ``model.chat`` gives it, beside others in the batcher's steps.
@@ -142,7 +148,10 @@ class Batcher(AsyncClosing):
         Raises as :meth:`submit` does, and ``kv.errors.NotSupportedError`` where the model has no tokenizer or template.
         """
         prompt = chat_prompt(*self._batch.made_of, messages, tools, template, namespace, special_tokens)
-        return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
+        made = self._batch.make(
+            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, draft=draft, **sampling
+        )
+        return self._text(made)
 
     def complete(
         self,
@@ -152,16 +161,17 @@ class Batcher(AsyncClosing):
         *,
         ignore_eos: bool = False,
         namespace: str = "default",
+        draft: Draft = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Request[str]:
         """The continuation of plain ``text``; as :meth:`chat`."""
-        prompt = token_ids(self._batch.made_of[0], text, "batch")
-        return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
+        ids = token_ids(self._batch.made_of[0], text, "batch")
+        made = self._batch.make(
+            ids, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, draft=draft, **sampling
+        )
+        return self._text(made)
 
-    def _text(
-        self, prompt: Prompt, max_tokens: int, stop: Stop, ignore_eos: bool, namespace: str, sampling: SamplingOptions
-    ) -> Request[str]:
-        made = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+    def _text(self, made: Decoding) -> Request[str]:
         made.stopper.for_text()  # where the model has no tokenizer, this raises
         return self._driver.submit(Request(self._driver.published(made), of_text=True))
 
@@ -197,9 +207,9 @@ class _Driven(Batch):
     """A batch whose requests fail alone, and whose prompts take only so much of a step."""
 
     def __init__(
-        self, model: StepModel, cache: PrefixCache | None, *, max_sessions: int, chunk: int, pace: Pace
+        self, model: StepModel, cache: PrefixCache | None, *, max_sessions: int, chunk: int, draft: Draft, pace: Pace
     ) -> None:
-        super().__init__(model, cache, max_sessions=max_sessions, chunk=chunk)
+        super().__init__(model, cache, max_sessions=max_sessions, chunk=chunk, draft=draft)
         self._pace = pace
         self._failures = []
 

@@ -42,6 +42,18 @@ def expected_v(codes: npt.NDArray[np.int64], layer: int) -> Floats:
     return -expected_k(codes, layer) - 1
 
 
+def proposed_in(step: Any) -> list[list[int]]:
+    """Of each session of a step the last rows, as far as they are drafts."""
+    sequences, tokens = np.asarray(step.sequences), np.asarray(step.tokens)
+    rows = [tokens[sequences == index] for index in range(len(step.sessions))]
+    return [own[len(own) - int(count) :].tolist() for own, count in zip(rows, step.drafted)]
+
+
+def texts_in(step: Any) -> list[list[int]]:
+    """Of each session all tokens, with those that the step proposes."""
+    return [[*session.tokens.tolist(), *drafts] for session, drafts in zip(step.sessions, proposed_in(step))]
+
+
 class CodingModel:
     """`model(step)` puts the K and V of every row, and checks what the caches then say the history is."""
 
@@ -50,7 +62,8 @@ class CodingModel:
         self.rows = 0  # computed so far
 
     def __call__(self, step: Any) -> None:
-        histories = [prefix_codes(session.namespace, session.tokens) for session in step.sessions]
+        texts = texts_in(step)
+        histories = [prefix_codes(session.namespace, text) for session, text in zip(step.sessions, texts)]
         own = np.array([histories[i][p] for i, p in zip(step.sequences, step.positions)], np.int64)
         for layer in range(LAYERS):
             step.put(layer, expected_k(own, layer), expected_v(own, layer))

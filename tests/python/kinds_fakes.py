@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import kvtrie as kv
+from fakes import proposed_in
 
 WINDOW = CHUNK = SPACING = 512
 VOCAB = 97
@@ -92,11 +93,14 @@ class KindsModel:
         self.layers = sorted((layer, cache) for cache in caches for layer in cache.layers)
         self.rows = 0  # computed so far
         self.captured: list[int] = []  # lengths inside steps at which states were wanted
-        self.drafts: dict[int, list[list[int]]] = {}  # of steps, by id: what is proposed behind each session's tokens
+        self.drafts: dict[
+            int, list[list[int]]
+        ] = {}  # of steps, by id: what the step has to propose, where a test knows
 
     def __call__(self, step: Any) -> Floats:
         sequences, positions = np.asarray(step.sequences), np.asarray(step.positions, np.int64)
-        drafts = self.drafts.get(id(step), [[]] * len(step.sessions))
+        drafts = proposed_in(step)
+        assert drafts == self.drafts.get(id(step), drafts)
         histories = [
             History(session.namespace, [*session.tokens, *own], self.spans)
             for session, own in zip(step.sessions, drafts)

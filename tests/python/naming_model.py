@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
-from fakes import DIM, KV_HEADS, LAYERS, CodingModel, prefix_codes
+from fakes import DIM, KV_HEADS, LAYERS, CodingModel, prefix_codes, texts_in
 
 
 class NamingModel:
@@ -53,16 +53,17 @@ class NamingModel:
             tokens.append(self.next_token(namespace, tokens))
         return str(self.tokenizer.decode(tokens[len(prompt) :]))
 
-    def __call__(self, step: Any, all_rows: bool = False) -> Any:
+    def __call__(self, step: Any, all_rows: bool = False, rows: Sequence[int] | None = None) -> Any:
         self._coding(step)
-        if all_rows:
-            return self._logits([(step.sessions[i], int(at)) for i, at in zip(step.sequences, step.positions)])
-        last = {int(sequence): int(position) for sequence, position in zip(step.sequences, step.positions)}
-        return self._logits([(session, last[row]) for row, session in enumerate(step.sessions)])
+        places = list(zip(map(int, step.sequences), map(int, step.positions)))
+        if rows is not None:
+            return self._logits(step, [places[row] for row in rows])
+        return self._logits(step, places if all_rows else list(dict(places).items()))
 
-    def _logits(self, rows: Sequence[tuple[Any, int]]) -> Any:
-        """[rows, vocab]; each row is behind one position of a session."""
-        logits = np.zeros((len(rows), self.config.vocab_size), np.float32)
-        for row, (session, position) in enumerate(rows):
-            logits[row, self.next_token(session.namespace, session.tokens[: position + 1])] = 9.0
+    def _logits(self, step: Any, places: Sequence[tuple[int, int]]) -> Any:
+        """[rows, vocab]; each row is behind a position of one session of the step."""
+        logits, texts = np.zeros((len(places), self.config.vocab_size), np.float32), texts_in(step)
+        for row, (sequence, position) in enumerate(places):
+            namespace = step.sessions[sequence].namespace
+            logits[row, self.next_token(namespace, texts[sequence][: position + 1])] = 9.0
         return logits

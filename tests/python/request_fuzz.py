@@ -316,7 +316,7 @@ def fuzzed(seed: int, count: int, shows: bool = False) -> Tally:
     """On a small model. What is wrong with the cache afterwards is wrong, too."""
     model = tiny_model(TEMPLATE)
     cache = kv.PrefixCache(model.caches(capacity=2048), fingerprint=model.fingerprint, host_bytes=1 << 20)
-    app = create_app(model, cache, "tiny", Settings(256, max_tokens=4))
+    app = create_app(model, cache, "tiny", Settings(256, max_tokens=4, draft=("prompt", "tree")))
     try:
         tally = asyncio.run(play(app, seed, count, shows=shows))
         tally.wrong += cache.check()

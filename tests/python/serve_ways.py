@@ -88,6 +88,8 @@ WAYS: tuple[Way, ...] = (
     _way("chat_tools", _CHAT, messages=QUESTION, tools=TOOLS, tool_choice="required", temperature=0, max_tokens=90),
     _way("chat_tools_stream", _CHAT, messages=CALLED, tools=TOOLS, tool_choice="required", stream=True, temperature=0,
          max_tokens=90),
+    _way("chat_predicted", _CHAT, messages=QUESTION, stream=True, prediction={"type": "content", "content": "A lock"},
+         stream_options={"include_usage": True}, **_PLAIN),
     _way("text", _TEXT, prompt=["A lock", "A page"], logprobs=1, **_PLAIN),
     _way("text_stream", _TEXT, prompt="A lock", stream=True, stop=["never so"], return_token_ids=True, **_PLAIN),
     _way("messages", _MESSAGES, messages=QUESTION, **_PLAIN),

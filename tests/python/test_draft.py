@@ -76,7 +76,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as may be, whatever they cost."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 7) for most in limits])
 
 
 @pytest.mark.usefixtures("eager")
@@ -349,33 +349,24 @@ def test_cheap_drafters_are_asked_for_more() -> None:
     assert 2 * spent[0][0] < spent[1][0] * 2 < spent[1][1]
 
 
-def test_the_price_of_drafts_decides_how_long_they_are() -> None:
+def test_the_price_of_drafts_decides_how_many_there_are() -> None:
     """A drafter that takes a tenth of a step for each of its tokens, and is right three times out of four."""
     costs = Costs()
     for _ in range(3):
         costs.measured(1, 1.0)
         costs.measured(16, 1.0)
-        costs.drafted(7, 0.7)
-    assert costs.of_drafts(7) == pytest.approx(0.7)
-    assert costs.of_drafts(15) == pytest.approx(1.5)
-    drafting = Drafting([lambda _session, most: [0] * most], costs, clock=lambda: 0.0)
-    drafting.verified(1, 1)
-    dear = len(drafting.drafts(None, 100))  # type: ignore[arg-type]  # the drafter does not look
-    free = Drafting([lambda _session, most: [0] * most], clock=lambda: 0.0)
-    for _ in range(3):
-        free.costs.measured(1, 1.0)
-        free.costs.measured(16, 1.0)
-    free.verified(1, 1)
-    assert 0 < dear < len(free.drafts(None, 100))  # type: ignore[arg-type]  # the drafter does not look
+    dear, free = (costs.shares([0.75], [15], 1, 1, [price])[0] for price in (0.1, 0.0))
+    assert 0 < dear < free
 
 
-def test_costs_are_measured_in_steps_of_one_row() -> None:
+def test_costs_lie_on_lines_through_what_was_measured() -> None:
     costs = Costs()
     assert costs.of(1) == 1.0
     for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.2), (4, 2.8)):
         costs.measured(rows, seconds)
-    assert costs.of(4) == pytest.approx(1.4)
-    assert costs.of(8) == pytest.approx(1 + 0.4 * 7 / 3)
+    assert costs.of(4) == pytest.approx(2.8)
+    assert costs.of(2) == pytest.approx(2 + 0.8 / 3)
+    assert costs.of(8) == pytest.approx(2 + 0.8 * 7 / 3)
 
 
 # ---- what is given ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 import kvtrie as kv
 from kinds_fakes import History, image, make, words
-from kvtrie._drafting import Drafting
+from kvtrie._drafting import Costs
 from random_models import VOCAB, random_model, random_weights
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -34,7 +34,7 @@ def make_cache(model: Any, capacity: int = 512) -> kv.PrefixCache:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as may be, whatever they cost."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 7) for most in limits])
 
 
 class Mostly:

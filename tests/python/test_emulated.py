@@ -1,9 +1,9 @@
 """Other processors, by emulation: the same steps, the same logits, and nothing printed.
 
-`./dev emulate CPU...` runs this file and names the processors in KVTRIE_EMULATED_PROCESSORS, as `qemu-x86_64 -cpu help`
-lists them; without it the file is not collected. PoCL and the library see the processor that qemu-user makes up and take the paths
-for it. Compiling takes minutes there, so programs are compiled beforehand by this processor, for that one, where PoCL
-can; what is missing is compiled under the emulator.
+`./dev emulate CPU...` runs this file and names the processors in KVTRIE_EMULATED_PROCESSORS, as `qemu-x86_64 -cpu
+help` lists them; without it the file is not collected. PoCL and the library see the processor that qemu-user makes up
+and take the paths for it. Compiling takes minutes there, so programs are compiled beforehand by this processor, for
+that one, where PoCL can; what is missing is compiled under the emulator.
 """
 
 from __future__ import annotations

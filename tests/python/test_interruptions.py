@@ -18,7 +18,7 @@ from processes import PATIENCE, run_python
 
 WORKER = Path(__file__).with_name("interruption_worker.py")
 POINTS = {"test": 4, "ci": 6, "soak": 0}[CIRCLE]  # of each way, and answers under signals; 0: all points, 200 answers
-WAYS = "GenerateSession,AsyncReplies,CrowdedBatches,TextRequests" if CIRCLE == "test" else "all"
+WAYS = "GenerateSession,AsyncReplies,CrowdedBatches,DraftedBatches,TextRequests" if CIRCLE == "test" else "all"
 SEED = 34
 
 

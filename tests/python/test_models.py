@@ -123,6 +123,28 @@ def test_last_row_equals_all_rows() -> None:
     close(last[0], every[-1], LOGITS)
 
 
+def test_some_rows_are_those_of_all_rows() -> None:
+    """Of several sessions in one step, in any order; wrong numbers are refused, and the step is still open."""
+    model = kv.models.from_weights(*random_llama(7))
+    cache = kv.PrefixCache(model.caches(capacity=64, dtype="float32"))
+    sessions = [cache.begin([3, 1, 4, 1, 5], use=False, publish=False), cache.begin([9, 2], use=False, publish=False)]
+    step = cache.batch(sessions)
+    for wrong in ([], [7], [-1], [0.5], [[1]], "0"):
+        with pytest.raises(kv.Error, match=r"\[model\] rows: got "):
+            model(step, rows=wrong)
+    with pytest.raises(kv.Error, match=r"\[model\] rows: got some beside all_rows"):
+        model(step, all_rows=True, rows=[1])
+    some = np.asarray(model(step, rows=[4, 1, 6]))
+    for session in sessions:
+        session.close()
+    again = [cache.begin([3, 1, 4, 1, 5], use=False, publish=False), cache.begin([9, 2], use=False, publish=False)]
+    every = np.asarray(model(cache.batch(again), all_rows=True))
+    np.testing.assert_array_equal(some, every[[4, 1, 6]])
+    for session in again:
+        session.close()
+    cache.close()
+
+
 def test_both_generations_of_rope_keys_mean_the_same() -> None:
     old, _ = random_llama(0, rope_scaling={"type": "linear", "factor": 4.0}, rope_theta=500.0)
     new = {k: v for k, v in old.items() if k not in ("rope_scaling", "rope_theta")}

@@ -15,7 +15,7 @@ import pytest
 
 import kvtrie as kv
 from bounds import LOGITS_OF_KINDS, close
-from kvtrie._drafting import Drafting
+from kvtrie._drafting import Costs
 from kvtrie.models.weights import open_folder, to_float32
 from mtp_twin import LAYER, Twin, head_weights
 from random_models import random_model
@@ -53,7 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as may be, whatever they cost."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 7) for most in limits])
 
 
 def make_cache(model: Any, capacity: int = 512) -> kv.PrefixCache:

@@ -111,6 +111,7 @@ _CHANGES: Mapping[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
     "reasoning_effort": "low",
     "chat_template_kwargs": {"enable_thinking": True},
+    "prediction": {"type": "content", "content": "A cache is"},
     "special_tokens": ("parse", {"messages": ASKED}),
     "prompt": "A lock is",
     "echo": True,

@@ -18,9 +18,11 @@ import time
 from typing import Any
 
 import httpx
+import pytest
 
 import kvtrie as kv
 from circles import SOAK
+from kvtrie._drafting import Costs
 from naming_model import NamingModel
 from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
@@ -163,11 +165,14 @@ class Client(threading.Thread):
         self._is_error(response, 401)
 
 
-def test_clients_that_behave_badly() -> None:
+def test_clients_that_behave_badly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With drafts, as many as there may be."""
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: list(limits))
     print(f"KVTRIE_SEED={SEED}")
     model = NamingModel(kv.models.load(TINY))
     cache = kv.PrefixCache(model.caches(capacity=3000), fingerprint="naming", host_bytes=1 << 18)
-    with served(model, context=512, cache=cache, keys=KEYS, max_sessions=6, max_waiting=24) as server:
+    options: dict[str, Any] = {"keys": KEYS, "max_sessions": 6, "max_waiting": 24, "draft": ("tree", "prompt")}
+    with served(model, context=512, cache=cache, **options) as server:
         clients = [Client(number, server, model) for number in range(CLIENTS)]
         for client in clients:
             client.start()
@@ -179,6 +184,7 @@ def test_clients_that_behave_badly() -> None:
         wait_for(server.is_idle)
         stats = cache.stats()
         assert stats["sessions"] == 0
+        assert 0 < stats["accepted_tokens"] <= stats["proposed_tokens"]
         assert stats["host_peak_bytes"] <= 1 << 18
         assert cache.check() == []
         totals = server.engine.batcher.stats()

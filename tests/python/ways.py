@@ -8,68 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import numpy as np
-
 import kvtrie as kv
-from kinds_fakes import VOCAB, History, KindsModel, make_caches
+from kinds_fakes import VOCAB, History, make_caches
+from kvtrie._drafting import Costs
 from kvtrie.generate import begin_text
 from processes import PATIENCE
+from spelling_model import TextModel, Texts
 
 PROMPTS = ([5, 6, 7, 11, 12], [5, 6, 7, 11, 13], [40, 41])
 COUNT = 5  # tokens of an answer
 SHORT = 3
-
-
-class Texts:
-    """One character for each token, but for those that 3 divides: they are the first half of what the next one ends."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return [ord(letter) - 32 for letter in text]
-
-    def special_id(self, text: str) -> int | None:
-        return None
-
-    def stream(self) -> Any:
-        return _Stream()
-
-
-class _Stream:
-    def __init__(self) -> None:
-        self._half = ""
-
-    def feed(self, token: int) -> str:
-        text, self._half = self._half + chr(32 + token), ""
-        if token % 3 == 0:
-            text, self._half = "", text
-        return text
-
-    def finish(self) -> str:
-        text, self._half = self._half, ""
-        return text
-
-
-class TextModel(KindsModel):
-    """With a tokenizer, and no end token."""
-
-    def __init__(self, caches: Sequence[Any]) -> None:
-        super().__init__(caches)
-        self.tokenizer = Texts()
-        self.end_tokens: set[int] = set()
-        self.config = SimpleNamespace(vocab_size=VOCAB, eos_token_ids=())
-        self.prefix_cache: Any = None
-
-    def __call__(self, step: Any, all_rows: bool = False) -> Any:
-        if not all_rows:
-            return super().__call__(step)
-        super().__call__(step)
-        histories = [History(session.namespace, session.tokens) for session in step.sessions]
-        logits = np.zeros((len(step.tokens), VOCAB), np.float32)
-        for row, (sequence, position) in enumerate(zip(step.sequences, step.positions)):
-            logits[row, histories[sequence].codes[0, position + 1] % VOCAB] = 1
-        return logits
 
 
 def right(prompt: Sequence[int], count: int = COUNT) -> list[int]:
@@ -81,7 +31,7 @@ def right(prompt: Sequence[int], count: int = COUNT) -> list[int]:
 
 
 def text_of(tokens: Sequence[int]) -> str:
-    stream = _Stream()
+    stream = Texts().stream()
     return "".join([*(stream.feed(token) for token in tokens), stream.finish()])
 
 
@@ -248,19 +198,23 @@ class Batches(Way):
     handed_wanted: ClassVar[list[Any]] = []
     wanted: ClassVar[list[Any]] = [right(prompt, SHORT) for prompt in PROMPTS]
     sessions = 2
+    count = SHORT
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
         self.answers: list[Any] = []
 
+    def begin(self) -> Any:
+        return kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2)
+
     def go(self) -> None:
         if self.open is None:
-            self.open = kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2)
+            self.open = self.begin()
         while len(self.answers) < len(PROMPTS):
             number = len(self.answers)
             before = len(self.open)
             try:
-                self.answers.append(self.open.add(PROMPTS[number], SHORT, checkpoints=[2]))
+                self.answers.append(self.open.add(PROMPTS[number], self.count, checkpoints=[2]))
             except BaseException:
                 assert len(self.open) in (before, before + 1)
                 self.open.close()  # an answer that nobody has would be computed beside the others
@@ -285,6 +239,31 @@ class CrowdedBatches(Batches):
         caches = make_caches(kind, 16, window=8, chunk=8, slots=24)
         self.model = TextModel(caches)
         self.cache = kv.PrefixCache(caches, host_bytes=0, growth=4, checkpoint_every=8)
+
+
+class AnyCosts(Costs):
+    """Drafts are as many as there may be, so that every run passes the same points."""
+
+    def shares(self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int) -> list[int]:
+        return list(limits)
+
+
+def half_right(tokens: Sequence[int], most: int) -> list[int]:
+    """Drafts of which every third is wrong."""
+    drafts = right(tokens, most)
+    return [(token + (len(tokens) + at) % 3 // 2) % VOCAB for at, token in enumerate(drafts)]
+
+
+class DraftedBatches(Batches):
+    """With drafts, right and wrong, of which a step checks several; prompts are beside them."""
+
+    wanted: ClassVar[list[Any]] = [right(prompt, COUNT) for prompt in PROMPTS]
+    count = COUNT
+
+    def begin(self) -> Any:
+        batch = kv.Batch(self.model, self.cache, max_sessions=self.sessions, chunk=2, draft=half_right)
+        batch._costs = AnyCosts()
+        return batch
 
 
 class GenerateBatch(Way):
@@ -423,6 +402,7 @@ WAYS: tuple[Callable[[str], Way], ...] = (
     AsyncReplies,
     Batches,
     CrowdedBatches,
+    DraftedBatches,
     GenerateBatch,
     Score,
     Batchers,

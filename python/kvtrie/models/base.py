@@ -195,18 +195,22 @@ class Model(WithHead):
         return logits
 
     @overload
-    def __call__(self, step: StepLike, all_rows: bool = ..., *, hidden: Literal[False] = ...) -> Tensor: ...
-    @overload
-    def __call__(self, step: StepLike, all_rows: bool = ..., *, hidden: Literal[True]) -> tuple[Tensor, Tensor]: ...
     def __call__(
-        self, step: StepLike, all_rows: bool = False, *, hidden: bool = False
+        self, step: StepLike, all_rows: bool = ..., rows: Sequence[int] | None = ..., *, hidden: Literal[False] = ...
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self, step: StepLike, all_rows: bool = ..., rows: Sequence[int] | None = ..., *, hidden: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, step: StepLike, all_rows: bool = False, rows: Sequence[int] | None = None, *, hidden: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
 
-        ``all_rows=True`` gives [rows, vocab]. ``hidden=True`` gives them with the hidden states [rows, hidden_size] of
-        all rows of the step, behind the last norm: what the head reads. The step is complete when this returns. Raises
-        ``kv.errors.ArgumentError`` for a token outside the vocabulary; the step is then still open and its sessions
-        stand where they stood.
+        ``all_rows=True`` gives [rows, vocab], and ``rows``, numbers of rows of this step, [len(rows), vocab].
+        ``hidden=True`` gives them with the hidden states [rows, hidden_size] of all rows of the step, behind the last
+        norm: what the head reads. The step is complete when this returns. Raises ``kv.errors.ArgumentError`` for a
+        token outside the vocabulary; the step is then still open and its sessions stand where they stood.
         """
         flag(all_rows, "model", "all_rows")
         flag(hidden, "model", "hidden")
@@ -215,14 +219,14 @@ class Model(WithHead):
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
             )
         tokens = checked_tokens(step, self.config)
-        rows = Rows(step, all_rows)
+        wanted = Rows(step, all_rows, rows)
         helper = self._helper
-        replayed = self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over)
+        replayed = self.replays and wanted.all and isinstance(step, Step) and (helper is None or helper.over)
         if hidden:
-            return self._with_hidden(step, tokens, rows, replayed)
+            return self._with_hidden(step, tokens, wanted, replayed)
         if replayed:
-            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, rows))
-        logits = self._launch(step, tokens, rows)
+            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, wanted))
+        logits = self._launch(step, tokens, wanted)
         if helper is not None:
             helper.go_on()
         return logits

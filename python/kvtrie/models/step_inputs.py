@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from .. import ops
+from .._arguments import refusal
 from .._core import Device, Tensor, tensor
 from ..errors import ArgumentError, FormatError, NotSupportedError
 from .attention_group import AttentionGroup
@@ -96,14 +97,17 @@ def _check_positions(step: StepLike, config: ModelConfig) -> None:
 
 
 class Rows:
-    """The rows of a step that matter after the last attention: all of them, or each session's last one."""
+    """The rows of a step that matter after the last attention: all of them, some, or each session's last one."""
 
-    def __init__(self, step: StepLike, all_rows: bool) -> None:
+    def __init__(self, step: StepLike, all_rows: bool, some: Sequence[int] | None = None) -> None:
         sequences = np.asarray(step.sequences)
+        if some is not None:
+            self._wanted: Array | None = _checked(some, sequences.size, all_rows)
+            return
         count = len(step.sessions)
         single = sequences.size == count and (count == 1 or np.array_equal(sequences, np.arange(count)))
         if all_rows or single:
-            self._wanted: Array | None = None
+            self._wanted = None
         else:
             # Rows of one session are in order, so its largest row index is its last position.
             self._wanted = np.zeros(count, np.int32)
@@ -122,6 +126,17 @@ class Rows:
             last = int(self._wanted[0])
             return x[last : last + 1]
         return ops.embedding(x, self._wanted)
+
+
+def _checked(rows: Sequence[int], count: int, all_rows: bool) -> Array:
+    if all_rows:
+        raise ArgumentError("[model] rows: got some beside all_rows, allowed one of them")
+    wanted = np.asarray(rows)
+    if wanted.ndim != 1 or wanted.size == 0 or wanted.dtype.kind not in "iu":
+        raise refusal(rows, "model", "rows", "a list of one or more numbers of rows")
+    if wanted.min() < 0 or wanted.max() >= count:
+        raise ArgumentError(f"[model] rows: got {wanted.min()} to {wanted.max()}, allowed 0 to {count - 1}")
+    return wanted.astype(np.int32)
 
 
 class Rope:

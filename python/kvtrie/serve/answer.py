@@ -22,6 +22,7 @@ from ..request import Request
 from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
 from .journal import Entry, Journal, beginning_text
+from .predictions import Prediction
 from .reasoning import ReasoningReader
 from .replays import Replays
 from .tool_calls import ToolCall, ToolReader
@@ -66,9 +67,16 @@ class Answer:
     """
 
     def __init__(
-        self, request: Request[int], reading: Reading, entry: Entry, journal: Journal, replays: Replays
+        self,
+        request: Request[int],
+        reading: Reading,
+        entry: Entry,
+        journal: Journal,
+        replays: Replays,
+        predicted: Prediction | None = None,
     ) -> None:
         self._request = request
+        self._predicted = predicted
         self._reading = reading
         self._entry, self._journal, self._replays = entry, journal, replays
         self._stream = reading.tokenizer.stream(skip_special_tokens=False, begins=reading.begins)
@@ -116,6 +124,16 @@ class Answer:
     def uncomputed(self) -> int:
         """Tokens of the prompt that are still to be computed, as far as is known."""
         return self._request.uncomputed
+
+    @property
+    def drafted(self) -> tuple[int, int]:
+        """Tokens that were guessed and checked, and those of them that were right."""
+        return self._request.proposed, self._request.accepted
+
+    @property
+    def predicted(self) -> tuple[int, int] | None:
+        """Tokens of the prediction that the answer has, and that it does not have; None: there was no prediction."""
+        return None if self._predicted is None else self._predicted.counts(self.tokens)
 
     @property
     def token_bytes(self) -> TokenBytes:

@@ -15,6 +15,7 @@ from .._core import CausalCache, HybridCache
 from .._flushing import flushed
 from .._options import SamplingOptions
 from ..batcher import Batcher
+from ..draft import DraftFunction
 from ..errors import NotSupportedError
 from ..explain import Explanation
 from ..models.base import Model
@@ -28,6 +29,7 @@ from .generic_tools import needs_generic, syntax_for
 from .grammar import DEEPEST, Grammars, calls_or, json_expression, with_known_formats
 from .journal import Journal
 from .json_values import JsonView
+from .predictions import PredictedText, Prediction
 from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
@@ -52,6 +54,7 @@ class AnswerOptions:
     ``schema``: JSON schema that the answer follows where it is no call; {} for any JSON object; ``schema_field``: what
     asked for it. ``rule``: what the answer is instead. ``most_thoughts``: tokens of reasoning. ``prompt_logprobs``: how
     many of the likeliest tokens those of the prompt come with; such a prompt is computed from its beginning, alone.
+    ``prediction``: what most of the answer is expected to be.
     ``each_token``: a piece for each, also where it completes no text. ``keeps_nothing``: it reuses nothing, and nothing
     of it is kept."""
 
@@ -68,6 +71,7 @@ class AnswerOptions:
     rule: Rule | None = None
     most_thoughts: int | None = None
     prompt_logprobs: int | None = None
+    prediction: PredictedText | None = None
     ignore_eos: bool = False
     each_token: bool = False
     keeps_nothing: bool = False
@@ -83,7 +87,10 @@ class Engine:
 
     def __init__(self, model: Model, cache: PrefixCache, name: str, settings: Settings) -> None:
         self.model, self.cache, self.name, self.settings = model, cache, name, settings
-        self.batcher = Batcher(model, cache, max_sessions=settings.max_sessions, max_waiting=settings.max_waiting)
+        self._draft: list[str | DraftFunction] = [*settings.draft]
+        self.batcher = Batcher(
+            model, cache, max_sessions=settings.max_sessions, max_waiting=settings.max_waiting, draft=self._draft
+        )
         self.journal = Journal()
         self._replays = Replays()
         clocks = Clocks(settings.freeze_clock)
@@ -123,6 +130,10 @@ class Engine:
     async def text(self, text: str, namespace: str, special_tokens: TextReading = "parse") -> Prompt:
         """See ``Prompts.of_text``."""
         return await asyncio.to_thread(self._prompts.of_text, text, namespace, special_tokens)
+
+    async def prediction(self, text: str) -> PredictedText:
+        """See ``Prompts.of_prediction``."""
+        return await asyncio.to_thread(self._prompts.of_prediction, text)
 
     def tokens(self, tokens: Sequence[int]) -> Prompt:
         """See ``Prompts.of_tokens``."""
@@ -173,6 +184,7 @@ class Engine:
             advice = await self.advice(found, prompt)
             why = "\n".join([str(found), *(f"to reuse more: {each}" for each in advice)])
         reading = self._reading(options, prompt)
+        predicted = None if options.prediction is None else Prediction(options.prediction, len(prompt.tokens))
         request = self.batcher.submit(
             prompt.tokens,
             self._length(options, prompt),
@@ -182,12 +194,13 @@ class Engine:
             checkpoints=prompt.checkpoints,
             alone=options.keeps_nothing,
             prompt_logprobs=options.prompt_logprobs,
+            draft=None if predicted is None else [predicted, *self._draft],
             **await self._sampling(options, reading, number),
         )
         try:
             entry = self.journal.begin(api, namespace, request, why)
             replays = Replays() if options.keeps_nothing else self._replays
-            return Answer(request, reading, entry, self.journal, replays)
+            return Answer(request, reading, entry, self.journal, replays, predicted)
         except BaseException:  # whose traceback has the request for as long as anybody has it
             request.cancel()
             self.journal.give_up(request)

@@ -59,7 +59,7 @@ HARMLESS = (
         "service_tier speed inference_geo priority data_parallel_rank id_slot",
         "where and how soon it is computed",
     ),
-    Harmless("prediction draft_model lookahead speculative", "guesses make an answer faster, never different"),
+    Harmless("draft_model lookahead speculative", "guesses make an answer faster, never different"),
     Harmless("keep_alive ttl", "the model stays loaded"),
     Harmless("models route provider fallbacks", "there is one model, and one server"),
     Harmless("diagnostics", "a report on what was known of a prompt, which `/explain` gives"),
@@ -94,6 +94,7 @@ REFUSED = (
     Refused("functions function_call", "`tools` and `tool_choice`"),
     Refused("thread", "all messages of the conversation, or /v1/responses with `previous_response_id`"),
     Refused("compaction", "a message that asks for a summary"),
+    Refused("prediction", "`prediction` of /v1/chat/completions"),
     Refused("best_of", "`n`", (1,)),
     Refused("echo return_full_text", "`echo` of /v1/completions", (False,)),
     Refused(

@@ -24,6 +24,10 @@ _NOW = {
     "disk_tokens": "Tokens that the disk has",
     "sessions": "Live sessions",
 }
+_DRAFTED = {
+    "proposed_tokens": "Tokens that were guessed and checked",
+    "accepted_tokens": "Those of them that were right",
+}
 
 
 class Figures(Collector):
@@ -67,6 +71,8 @@ class Figures(Collector):
         for name, what in _NOW.items():
             if name in stats:
                 yield GaugeMetricFamily(f"kvtrie_cache_{name}", what, float(stats[name]))
+        for name, what in _DRAFTED.items():
+            yield CounterMetricFamily(f"kvtrie_draft_{name}", what, value=stats[name])
 
 
 def _first_tokens(sums: Sums) -> Metric:

@@ -1,7 +1,8 @@
 """The routes of the OpenAI API: models, chats and plain texts, whole or as server-sent events.
 
-``usage`` counts what was known of ``prompt_tokens`` in ``prompt_tokens_details.cached_tokens``; ``timings`` are as in
-llama.cpp's server. ``n`` answers are branches of one prompt, which is computed once.
+``usage`` counts what was known of ``prompt_tokens`` in ``prompt_tokens_details.cached_tokens``, and how much of a
+``prediction`` the answer has in ``completion_tokens_details``; ``timings`` are as in llama.cpp's server. ``n`` answers
+are branches of one prompt, which is computed once.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     thinking = thinking_of(engine.model.tokenizer, body.thinking_asked, shown, body.chat_template_kwargs)
     options = dataclasses.replace(options, most_thoughts=thinking.most)
     prompt = await engine.chat(messages, namespace, shown, thinking.variables, special_tokens=body.special_tokens)
+    if body.prediction is not None:
+        options = dataclasses.replace(options, prediction=await engine.prediction(body.prediction.text))
     answers = await engine.answers("chat", [prompt], namespace, options, count)
     with Answering(answers):
         head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
@@ -363,21 +366,32 @@ def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> JsonOb
     firsts = answers[:: per_prompt or len(answers)]
     prompt = sum(answer.prompt_tokens for answer in firsts)
     generated = sum(answer.generated for answer in answers)
-    return {
+    usage: JsonObject = {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": sum(answer.reused for answer in firsts)},
     }
+    predicted = [found for found in (answer.predicted for answer in answers) if found is not None]
+    if predicted:
+        accepted, rejected = (sum(counts) for counts in zip(*predicted))
+        usage["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": rejected,
+        }
+    return usage
 
 
 def timings_of(answer: Answer) -> JsonObject:
     """Of one answer, in milliseconds."""
     first, rest = answer.seconds
+    proposed, accepted = answer.drafted
+    drafted = {"draft_n": proposed, "draft_n_accepted": accepted} if proposed else {}
     return {
         "cache_n": answer.reused,
         "prompt_n": answer.prompt_tokens - answer.reused,
         "prompt_ms": round(first * 1e3, 3),
         "predicted_n": answer.generated,
         "predicted_ms": round(rest * 1e3, 3),
+        **drafted,
     }

@@ -138,6 +138,18 @@ class ResponseFormat(BaseModel):
     json_schema: Optional[SchemaFormat] = None
 
 
+class Prediction(BaseModel):
+    """What most of the answer is expected to be."""
+
+    type: Literal["content"]
+    content: Union[Text, list[TextPart]]
+
+    @property
+    def text(self) -> str:
+        """In one."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 class StreamOptions(BaseModel):
     include_usage: bool = False
 
@@ -214,6 +226,7 @@ class ChatRequest(Choosing):
     parallel_tool_calls: Optional[bool] = None
     reasoning_effort: Optional[Annotated[str, Field(max_length=64)]] = None
     chat_template_kwargs: Optional[JsonObject] = None
+    prediction: Optional[Prediction] = None
     special_tokens: SpecialTokens = "letters"
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import models
 from .._paths import path_text
+from ..draft import NAMES
 from ..errors import ArgumentError, BusyError, NotSupportedError
 from ..models.base import Model
 from ..models.tokenizer import Tokenizer
@@ -34,7 +35,7 @@ class ServeOptions:
     ``disk``: the folder of the disk tier, "none" for no such tier, or None for one below ~/.cache by the model's
     fingerprint. ``own_folder``: several servers share ``disk``, each has the first folder in it that no other has.
     ``store``: the URL of a store that several servers share; ``store_deadline``: the seconds that one request may spend
-    on asking it. The rest: ``kv.PrefixCache`` and ``Settings``.
+    on asking it. ``draft``: names of drafters (docs/drafts.md). The rest: ``kv.PrefixCache`` and ``Settings``.
     """
 
     model: str | None = None
@@ -64,6 +65,7 @@ class ServeOptions:
     ignore_fields: tuple[str, ...] = ()
     chat_template: str | None = None
     freeze_clock: str | None = None
+    draft: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,15 @@ def use_template(tokenizer: Tokenizer, options: ServeOptions) -> None:
 
 def settings_of(options: ServeOptions, model: Model) -> Settings:
     """The server's settings. Raises ``kv.errors.ArgumentError`` for a context that the model or the device has no room
-    for."""
+    for, and for a drafter that there is none of."""
     limits = [model.config.max_position_embeddings, model.config.position_limit(), options.capacity]
     most = min(limit for limit in limits if limit is not None)
     context = min(most, CONTEXT) if options.context is None else options.context
     if not 16 <= context <= most:
         raise ArgumentError(f"[serve] --context: got {context}, allowed 16 to {most}")
+    for name in options.draft:
+        if name not in NAMES:
+            raise ArgumentError(f"[serve] --draft: got {name!r}, allowed {', '.join(NAMES)}, joined by commas, or none")
     return Settings(
         context,
         max_tokens=options.max_tokens,
@@ -133,6 +138,7 @@ def settings_of(options: ServeOptions, model: Model) -> Settings:
         volatile=options.drop_lines,
         ignored=options.ignore_fields,
         freeze_clock=options.freeze_clock,
+        draft=options.draft,
     )
 
 

@@ -21,6 +21,7 @@ from ..models.prompts import Rendered
 from ..models.tokenizer import TextReading
 from .conversation_texts import ConversationTexts, Messages, begun_words
 from .json_values import JsonView
+from .predictions import PredictedText
 from .wrong_fields import FieldError, empty, too_long
 
 _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
@@ -87,6 +88,17 @@ class Prompts:
             raise FieldError(f"[serve] prompt: got a token id outside 0 to {limit - 1}, allowed these", param="prompt")
         self._require_room(ids.size)
         return Prompt(ids.astype(np.int32), begins=False)
+
+    def of_prediction(self, text: str) -> PredictedText:
+        """The text that an answer is expected to have. ``FieldError`` for one that no conversation has room for."""
+        count, tokens = len(text) // max(self._longest_token, 1), list[int]()
+        if count <= self._context:
+            tokens = self._model.tokenizer.encode(text, add_special_tokens=False, special_tokens="letters")
+            count = len(tokens)
+        if count > self._context:
+            field = "prediction.content"
+            raise FieldError(f"[serve] {field}: got {count} tokens, allowed {self._context}", param=field)
+        return PredictedText(tokens)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ class Settings:
     (volatile.py). ``ignored``: names of fields of requests that are ignored beside those of fields.py.
     ``freeze_clock``: how the time in chat templates is held still (clocks.py).
     ``kept_responses``: how many ``previous_response_id`` may go on from; ``responses``: the file that has them, or None
-    for memory (responses_store.py).
+    for memory (responses_store.py). ``draft``: the drafters of all answers, in the order in which they are asked
+    (docs/drafts.md).
     """
 
     context: int
@@ -48,3 +49,4 @@ class Settings:
     freeze_clock: str | None = None
     kept_responses: int = 10_000
     responses: Path | None = None
+    draft: tuple[str, ...] = ()
