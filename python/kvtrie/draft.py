@@ -2,6 +2,7 @@
 
     prompt     what followed the last few tokens earlier in the same conversation: edits, quotes, repeated calls
     tree       what others of the same namespace went on with behind the very same tokens: an answer asked for again
+    suffix     what followed the same last tokens anywhere in the namespace: the same file, quote or call again
     callable   one of the caller's own: (tokens, most) -> tokens
 
 A draft decides how fast an answer comes, never what it says: the model checks each token, and the first that it would
@@ -27,7 +28,7 @@ __all__ = ["Draft", "Drafter", "PromptLookup", "drafters"]
 Tokens = npt.NDArray[np.int32]
 DraftFunction = Callable[[Tokens, int], Iterable[int]]
 Draft = Union[None, str, DraftFunction, Sequence[Union[str, DraftFunction]]]
-NAMES = ("prompt", "tree")
+NAMES = ("prompt", "tree", "suffix")
 _CANDIDATES = 8  # earlier places that are compared, the latest ones
 
 
@@ -98,7 +99,7 @@ def drafters(draft: Draft) -> list[Drafter]:
     """
     if draft is None:
         return []
-    allowed = '"prompt", "tree", a callable (tokens, most) -> tokens, or a list of them'
+    allowed = '"prompt", "tree", "suffix", a callable (tokens, most) -> tokens, or a list of them'
     each = [draft] if isinstance(draft, str) or callable(draft) else listed(draft, "generate", "draft", allowed)
     return [_drafter(one, allowed) for one in each]
 
@@ -107,7 +108,7 @@ def _drafter(one: object, allowed: str) -> Drafter:
     if isinstance(one, str):
         if one not in NAMES:
             raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
-        return _tree if one == "tree" else _of_text(PromptLookup())
+        return _of_text(PromptLookup()) if one == "prompt" else _tree if one == "tree" else _suffix
     if not callable(one):
         raise refusal(one, "generate", "draft", allowed)
     return _of_text(one)
@@ -115,6 +116,11 @@ def _drafter(one: object, allowed: str) -> Drafter:
 
 def _tree(session: _core.Session, most: int) -> list[int]:
     found: list[int] = session.continuation(most).tolist()
+    return found
+
+
+def _suffix(session: _core.Session, most: int) -> list[int]:
+    found: list[int] = session.continuation(most, suffix=True).tolist()
     return found
 
 

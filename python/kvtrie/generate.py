@@ -65,7 +65,8 @@ def generate(
     ``logprobs`` are there where ``logprobs`` says how many.
 
     ``draft``: what guesses several tokens, which one step then checks: "prompt" (what followed the same tokens earlier
-    in the text), "tree" (what others of the namespace went on with), a callable (tokens int32, most) -> token ids, or a
+    in the text), "tree" (what others of the namespace went on with), "suffix" (what
+    followed the same last tokens anywhere in the namespace), a callable (tokens int32, most) -> token ids, or a
     list of these, asked in turn. The tokens are those without it, and on CPU devices so are all bits; several of them
     may come at once, and are then in the session before they are handed out. ``model`` has to take ``all_rows``. How
     long drafts are follows from how many are right and what that costs; ``proposed`` and ``accepted`` of the result
