@@ -37,6 +37,10 @@ PrefixCacheStats PrefixCacheState::stats(std::uint64_t disk_tokens) const {
   stats.disk_tokens = std::min(disk_tokens, outside);
   stats.host_tokens = outside - stats.disk_tokens;
   stats.sessions = sessions.size();
+  if (const SuffixIndex* suffixes = trie.suffixes(); suffixes != nullptr) {
+    stats.suffix_tokens = suffixes->size();
+    stats.suffix_bytes = suffixes->bytes();
+  }
   stats.device_bytes = places.device_tokens() * caches.bytes_per_token();
   for (const std::size_t i : caches.windowed) {
     stats.device_bytes += stats.caches[i].held_cells * caches.attention[i]->shape().bytes_per_cell();

@@ -39,6 +39,9 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           ", allowed seconds above 0, or none");
   require(!options.ttl || options.clock, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
           ", allowed none without a clock");
+  require(options.suffix_index_tokens.value_or(0) <= SuffixIndex::kMost, "prefix_cache", "suffix_index_tokens: got ",
+          options.suffix_index_tokens.value_or(0), ", allowed 0 to ", SuffixIndex::kMost);
+  if (options.suffix_index_tokens.value_or(0) > 0) trie.index_suffixes(*options.suffix_index_tokens);
   capacity.set_pin_cap();
   gate.now = gate.read_clock();
   for (const auto& cache : caches.attention) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
@@ -294,6 +297,16 @@ Explanation PrefixCache::explain(std::string_view name_space, std::span<const To
 
 ReusePlan PrefixCacheState::advance(Cursor& cursor, std::int32_t limit, Call& call) {
   return exchange != nullptr ? exchange->advance(cursor, limit, call) : page_in.advance(cursor, limit, call);
+}
+
+const SuffixIndex& PrefixCacheState::suffixes() {
+  if (trie.suffixes() == nullptr) {
+    if (options.suffix_index_tokens == std::size_t{0})
+      fail(ErrorKind::kNotSupported, "session.continuation",
+           "suffix: got true, allowed false in a cache with suffix_index_tokens of 0");
+    trie.index_suffixes(options.suffix_index_tokens.value_or(PrefixCacheOptions::kSuffixIndexTokens));
+  }
+  return *trie.suffixes();
 }
 
 std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {

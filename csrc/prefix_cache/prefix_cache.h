@@ -66,6 +66,10 @@ struct PrefixCacheOptions {
   bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
   std::optional<double> ttl;
+  // Tokens that drafts look for the last ones of a session in (trie/suffix_index.h); 0: none. Where none are given they
+  // are indexed from the first look on.
+  std::optional<std::size_t> suffix_index_tokens;
+  static constexpr std::size_t kSuffixIndexTokens = std::size_t{1} << 20;  // then
   bool quotas = false;  // namespaces may get quotas: what each of them has is counted from the start
 };
 

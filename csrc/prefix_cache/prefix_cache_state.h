@@ -51,6 +51,7 @@
 #include "tree/removal.h"
 #include "tree/restore_points.h"
 #include "tree/tree_orders.h"
+#include "trie/suffix_index.h"
 
 namespace kvtrie {
 
@@ -138,6 +139,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   // The path to a node that has come to be wanted (demand.h). Failures are logged: the call is tried again where it
   // ends.
   void write_behind(Node* node) noexcept KVTRIE_REQUIRES(gate.mutex);
+
+  const SuffixIndex& suffixes() KVTRIE_REQUIRES(gate.mutex);  // made where it is not there; kNotSupported: not wanted
 
   // --- steps.cpp
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,

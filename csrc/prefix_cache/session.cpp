@@ -259,6 +259,14 @@ Tokens Session::continuation(std::size_t most) const {
   return kvtrie::continuation(state.trie, at_.node, at_.unpublished(), at_.use ? most : 0);
 }
 
+Tokens Session::suffix_continuation(std::size_t most) const {
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_usable(at_);
+  const SuffixIndex& suffixes = state.suffixes();
+  return suffixes.continuation(at_.node, at_.unpublished(), at_.use ? most : 0);
+}
+
 std::int32_t Session::checkpoint() {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();

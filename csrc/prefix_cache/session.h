@@ -83,6 +83,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // At most `most` tokens that others of the namespace, or this session before it went back, went on with behind all
   // that is recorded (trie/continuation.h). Nothing changes, and an open step stays open.
   Tokens continuation(std::size_t most) const;
+  // At most `most` tokens that followed the longest end of all that is recorded, anywhere on a path of the namespace
+  // (trie/suffix_index.h). The first call of a cache reads its tree, unless it was told to index from the start.
+  // Throws kNotSupported where it was told not to.
+  Tokens suffix_continuation(std::size_t most) const;
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
   // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither

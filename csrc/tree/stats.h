@@ -43,6 +43,7 @@ struct PrefixCacheStats {
   std::optional<DiskStats> disk;                        // with a disk tier
   std::uint64_t pending_writes = 0, pending_bytes = 0;  // on their way to the disk
   std::optional<StoreStats> store;                      // with a store
+  std::uint64_t suffix_tokens = 0, suffix_bytes = 0;    // places in the index of suffixes, and its memory
   std::uint64_t user_points = 0, pins = 0, pinned_tokens = 0, restore_points = 0;
   // Totals since creation.
   std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;

@@ -24,5 +24,8 @@ namespace kvtrie {
 
 // At most `most` tokens behind `rest`, which goes on from the end of `from`; empty where not all of `rest` is known.
 Tokens continuation(const Trie& trie, Node* from, std::span<const Token> rest, std::size_t most);
+// The same behind the offset `end` of the path to `node`. REQUIRES: start <= end <= end of `node`.
+Tokens continuation_behind(const Node* node, std::int32_t end, std::size_t most);
+const Node* last_used_child(const Node* node) noexcept;  // null: there is none
 
 }  // namespace kvtrie

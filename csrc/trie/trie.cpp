@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "trie/suffix_index.h"
 
 namespace kvtrie {
 
@@ -109,13 +110,16 @@ Node* Trie::add_child(Node* parent, std::span<const Token> edge, std::unique_ptr
   link_child(parent, child);
   ++size_;
   token_count_ += edge.size();
+  if (suffixes_ != nullptr) suffixes_->grew(child, child->start());
   return child;
 }
 
 void Trie::extend(Node* leaf, std::span<const Token> more) {
   require(!leaf->is_root() && leaf->is_leaf(), "Trie.extend", "leaf: got a ", leaf->is_root() ? "root" : "node with ",
           leaf->child_count(), " children, allowed a leaf");
+  const std::int32_t known = leaf->end();
   leaf->edge_.append(more);
+  if (suffixes_ != nullptr) suffixes_->grew(leaf, known);
   if (hashed_) leaf->path_hash() = hash_on(leaf->path_hash(), more);
   token_count_ += more.size();
   for (VictimOrder& order : orders_of(leaf)) order.extend(leaf, more.size());
@@ -174,6 +178,7 @@ bool Trie::join_with_child(Node* node) {
     throw;
   }
   for (VictimOrder& order : orders_of(node)) order.absorb(node, child);
+  if (suffixes_ != nullptr) suffixes_->joins(node, child);
   put_in_place_of(node, child);
   child->edge_ = std::move(node->edge_);
   child->payload_ = std::move(node->payload_);
@@ -191,6 +196,7 @@ std::unique_ptr<Payload> Trie::remove(Node* leaf) {
   for (int order = 0; order < orders(); ++order) {
     if (leaf->in_order(order)) all[static_cast<std::size_t>(order)].leave(leaf);
   }
+  if (suffixes_ != nullptr) suffixes_->goes(leaf);
   Node* parent = leaf->parent_;
   unlink_child(leaf);
   --size_;
@@ -309,6 +315,20 @@ void Trie::visit_some(NodeWalk& walk, std::size_t count, const std::function<voi
     ++visits_;
     if (!node->is_root()) each(*node);
   }
+}
+
+void Trie::index_suffixes(std::size_t places) {
+  require(suffixes_ == nullptr, "Trie.index_suffixes", "there is an index already");
+  std::vector<Node*> nodes;
+  nodes.reserve(size_);
+  visit([&](Node& node) {
+    if (!node.is_root()) nodes.push_back(&node);
+  });
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const Node* a, const Node* b) { return a->last_used() < b->last_used(); });
+  auto index = std::make_unique<SuffixIndex>(places);
+  for (Node* node : nodes) index->grew(node, node->start());
+  suffixes_ = std::move(index);
 }
 
 Node* Trie::any_top() const noexcept {

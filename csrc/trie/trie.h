@@ -56,6 +56,8 @@
 
 namespace kvtrie {
 
+class SuffixIndex;
+
 struct Match {
   Node* node = nullptr;     // the deepest node reached; the namespace's root (null if unknown) when nothing matched
   std::int32_t length = 0;  // tokens matched; node->start() < length <= node->end(), or 0
@@ -142,6 +144,11 @@ class Trie {
     return group == 0 || (group <= groups_.size() && groups_[group - 1U] != nullptr);
   }
 
+  // From now on all tokens are in an index of suffixes with room for `places` of them, those that are there already by
+  // their last use. O(tokens), and O(nodes log nodes). REQUIRES: there is none.
+  void index_suffixes(std::size_t places);
+  const SuffixIndex* suffixes() const noexcept { return suffixes_.get(); }  // null: there is none
+
   Node* any_top() const noexcept;                                      // a child of some root; null: there is no node
   std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
   std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
@@ -189,6 +196,7 @@ class Trie {
   Orders orders_;                                           // group 0
   std::vector<std::unique_ptr<Orders>> groups_;             // from 1 on; null: no namespace has that number
   Roots roots_;
+  std::unique_ptr<SuffixIndex> suffixes_;  // null: nobody asked for it
   mutable std::uint64_t visits_ = 0;
   std::uint64_t now_ = 0;  // logical time: one tick for each use
   std::size_t size_ = 0;

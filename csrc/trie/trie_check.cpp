@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "trie/suffix_index.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
@@ -204,6 +205,10 @@ class TrieCheck {
   std::vector<std::string> findings_;
 };
 
-std::vector<std::string> Trie::check() const { return TrieCheck(*this).run(); }
+std::vector<std::string> Trie::check() const {
+  std::vector<std::string> findings = TrieCheck(*this).run();
+  if (suffixes_ != nullptr) suffixes_->check(findings);
+  return findings;
+}
 
 }  // namespace kvtrie

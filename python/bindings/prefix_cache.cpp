@@ -26,6 +26,7 @@
 #include "reason.h"
 #include "remote_store.h"
 #include "tree/demand.h"
+#include "trie/suffix_index.h"
 #include "trie/token_texts.h"
 
 namespace kvtrie::binding {
@@ -53,9 +54,8 @@ std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::
     return static_cast<std::uint32_t>(to_int32(each, "set_limits", name));
   };
   if (value.is_none()) return {};
-  if (!py::isinstance<py::list>(value) && !py::isinstance<py::tuple>(value)) {
+  if (!py::isinstance<py::list>(value) && !py::isinstance<py::tuple>(value))
     return std::vector<std::optional<std::uint32_t>>(count, one(value));
-  }
   std::vector<std::optional<std::uint32_t>> caps;
   for (const py::object& each : to_items(value, "set_limits", name, "a list of ints")) caps.push_back(one(each));
   return caps;
@@ -112,7 +112,8 @@ PrefixCachePtr make_cache(
     const Typed<"Bytes">& disk_bytes, const Typed<"object">& store, const Typed<"Bytes | None">& store_max_value,
     const Typed<"float | None">& store_deadline, const Typed<"str">& policy, const Typed<"str">& load,
     const Typed<"int">& checkpoint_every, const Typed<"int">& growth, const Typed<"Callable[[], float] | None">& clock,
-    const Typed<"float | None">& ttl, const Typed<"Keys">& keys, bool quotas, const Typed<"int">& disk_after) {
+    const Typed<"float | None">& ttl, const Typed<"Keys">& keys, bool quotas, const Typed<"int">& disk_after,
+    const Typed<"int | None">& suffix_index_tokens) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -133,6 +134,9 @@ PrefixCachePtr make_cache(
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   options.keys = to_keys(keys, "PrefixCache");
   options.quotas = quotas;
+  if (!suffix_index_tokens.is_none())
+    options.suffix_index_tokens = static_cast<std::size_t>(
+        to_integer(suffix_index_tokens, "PrefixCache", "suffix_index_tokens", 0, SuffixIndex::kMost));
   CacheSet set = to_caches(caches);
   PrefixCachePtr made = without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
   if (const auto* timed = made->options().clock.target<PythonClock>()) timed->end().ending->set_cache(made);
@@ -349,7 +353,7 @@ void add_inspection(PrefixCacheClass& c) {
 
 Now: ``nodes``, ``tokens``, ``device_tokens``, ``host_tokens``, ``disk_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``,
 ``host_cap_bytes``, ``host_peak_bytes`` (the most there ever was), ``pending_writes``, ``pending_bytes``, ``restore_points``,
-``user_points``, ``pins``, ``pinned_tokens``, ``seconds_per_token``, ``seconds_per_decoded_token``,
+``user_points``, ``pins``, ``pinned_tokens``, ``suffix_tokens``, ``suffix_bytes``, ``seconds_per_token``, ``seconds_per_decoded_token``,
 ``seconds_per_store_call``; and these, which hold more:
 ``seconds_per_byte``, ``caches``, ``recurrent``, ``disk``, ``store``.
 
@@ -402,7 +406,7 @@ void init_prefix_cache(py::module_& m) {
         py::arg("store_max_value") = py::none(), py::arg("store_deadline") = py::none(), py::arg("policy") = "lru",
         py::arg("load") = "auto", py::arg("checkpoint_every") = 512, py::arg("growth") = 256,
         py::arg("clock") = py::none(), py::arg("ttl") = py::none(), py::arg("keys") = py::none(),
-        py::arg("quotas") = false, py::arg("disk_after") = 1);
+        py::arg("quotas") = false, py::arg("disk_after") = 1, py::arg("suffix_index_tokens") = py::none());
   add_sessions(c);
   add_memory(c);
   add_quotas(c);

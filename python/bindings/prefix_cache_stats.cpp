@@ -93,6 +93,8 @@ Typed<"dict[str, Any]"> stats_to_python(const PrefixCache& self) {
       {"host_tokens", now.host_tokens},
       {"disk_tokens", now.disk_tokens},
       {"sessions", now.sessions},
+      {"suffix_tokens", now.suffix_tokens},
+      {"suffix_bytes", now.suffix_bytes},
       {"device_bytes", now.device_bytes},
       {"host_bytes", now.host_bytes},
       {"host_cap_bytes", now.host_cap_bytes},

@@ -111,15 +111,20 @@ the session is asked for drops the step. Without tokens it is ``decode``. Raises
 caches a state for each, do not fit; ``ArgumentError`` for ids below 0.)");
   c.def(
       "continuation",
-      [](const Session& self, const Typed<"int">& most) {
+      [](const Session& self, const Typed<"int">& most, bool suffix) {
         const auto count = static_cast<std::size_t>(to_int32(most, "continuation", "most"));
-        return int32_array(without_gil([&] { return self.continuation(count); }));
+        return int32_array(
+            without_gil([&] { return suffix ? self.suffix_continuation(count) : self.continuation(count); }));
       },
-      py::arg("most"),
+      py::arg("most"), py::kw_only(), py::arg("suffix") = false,
       R"(What the cache knows behind all that is recorded, int32 [at most ``most``]: drafts for ``propose``.
 
 Others of the same namespace went on with it, or this session before a ``rewind``; of several the one used last. Empty where the
-tokens are not known to their end. Changes nothing.)");
+tokens are not known to their end. Changes nothing.
+
+``suffix``: what followed the longest end of them, 3 tokens or more, anywhere in the namespace; of several places the continuation
+that most have, then the one used last. The first call of a cache reads all it knows, unless it was made with
+``suffix_index_tokens``; with 0 of them ``NotSupportedError`` is raised.)");
   c.def("accept", &accept, py::arg("token"), py::arg("length"), py::arg("notes") = py::tuple(),
         R"(Records ``token``, chosen by the logits behind ``length`` tokens, in one call with what is noted of it.
 

@@ -2,6 +2,7 @@
 
     prompt       what followed the last few tokens earlier in the same conversation: edits, quotes, repeated calls
     tree         what others of the same namespace went on with behind the very same tokens: an answer asked for again
+    suffix       what followed the same last tokens anywhere in the namespace: the same file, quote or call again
     callable     one of the caller's own: (tokens, most) -> tokens
     mtp          what the model's own prediction head says (_prediction_head.py)
     DraftModel   what a small model would write (_draft_model.py)
@@ -33,7 +34,7 @@ Tokens = npt.NDArray[np.int32]
 DraftFunction = Callable[[Tokens, int], Iterable[int]]
 DraftSource = Union[str, DraftFunction, DraftModel, PredictionHead]
 Draft = Union[None, DraftSource, Sequence[DraftSource]]
-NAMES = ("prompt", "tree", "mtp")
+NAMES = ("prompt", "tree", "suffix", "mtp")
 _CANDIDATES = 8  # earlier places that are compared, the latest ones
 
 
@@ -110,7 +111,7 @@ def drafters(draft: Draft, model: StepModel) -> list[Drafter]:
     """
     if draft is None:
         return []
-    allowed = '"prompt", "tree", "mtp", a callable (tokens, most) -> tokens, a DraftModel, or a list of them'
+    allowed = '"prompt", "tree", "suffix", "mtp", a callable (tokens, most) -> tokens, a DraftModel, or a list of them'
     if isinstance(draft, (str, DraftModel, PredictionHead)) or callable(draft):
         return [_drafter(draft, model, allowed)]
     each = listed(draft, "generate", "draft", allowed)
@@ -141,7 +142,7 @@ def _drafter(one: object, model: StepModel, allowed: str) -> Drafter:
     if isinstance(one, str):
         if one not in NAMES:
             raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
-        return _tree if one == "tree" else _of_text(PromptLookup())
+        return _of_text(PromptLookup()) if one == "prompt" else _tree if one == "tree" else _suffix
     if not callable(one):
         raise refusal(one, "generate", "draft", allowed)
     return _of_text(one)
@@ -157,6 +158,11 @@ def _head_of(model: StepModel) -> Drafter:
 
 def _tree(session: _core.Session, most: int) -> list[int]:
     found: list[int] = session.continuation(most).tolist()
+    return found
+
+
+def _suffix(session: _core.Session, most: int) -> list[int]:
+    found: list[int] = session.continuation(most, suffix=True).tolist()
     return found
 
 

@@ -74,7 +74,9 @@ class PrefixCache(Live, _core.PrefixCache):
     them), or a dict with the key of each; the state of a namespace that is not in the dict then never leaves the
     process. A list of keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``,
     log or figure. ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are
-    none yet. None: none can be set, and nothing is counted by namespace. ``tokenizer``: what drawings, notebooks and
+    none yet. None: none can be set, and nothing is counted by namespace. ``suffix_index_tokens``: how many tokens the
+    index has room for in which the drafter "suffix" looks (docs/drafts.md), about 28 bytes each; None: 1,048,576 from
+    its first look on, 0: none, and "suffix" is refused. ``tokenizer``: what drawings, notebooks and
     ``explain`` show text by unless they are given a ``decode``, what ``explain`` reads a text by, and whose special
     tokens say where the messages of a prompt end (``begin``).
 
@@ -101,6 +103,7 @@ class PrefixCache(Live, _core.PrefixCache):
         ttl: Optional[float] = None,
         keys: Keys = None,
         quotas: Optional[Mapping[str, Quota]] = None,
+        suffix_index_tokens: Optional[int] = None,
         tokenizer: Optional[Texts] = None,
     ) -> None:
         if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode")):
@@ -132,6 +135,7 @@ class PrefixCache(Live, _core.PrefixCache):
             ttl=ttl,
             keys=keys,
             quotas=quotas is not None,
+            suffix_index_tokens=suffix_index_tokens,
         )
         self._tokenizer = tokenizer
         self._caches = list(held)

@@ -1,8 +1,9 @@
 // A whole conversation, every call of which passes through one place, where a test lets something fail.
 //
 // Concept. The same calls are made again and again, each time with another fault: prompts are computed, published,
-// branched, gone back in, batched, paged out to each tier and brought back, pinned, evicted, saved, and found again by
-// a second cache on the same folder or store. A call that fails must have done nothing, or what it was there for:
+// branched, gone back in, batched, drafted, paged out to each tier and brought back, pinned, evicted, saved, and found
+// again by a second cache on the same folder or store. A call that fails must have done nothing, or what it was there
+// for:
 //
 //     before the call     tokens and length of every session, what the tree knows
 //     it throws           an error by name, or there was no memory
@@ -282,16 +283,22 @@ class Talk {
 
   // ---- steps --------------------------------------------------------------------------------------------------------
 
-  // What a model does with a step, layer by layer; it ends where a layer is refused.
-  void compute(StepPtr& step, std::span<Open* const> of) {
-    const Paths before = known();
+  // Whether every layer was taken; it ends where one is refused.
+  bool put_all(Step& step, const std::vector<std::pair<std::string, Tokens>>& rows) {
     bool done = true;
-    std::vector<std::pair<std::string, Tokens>> rows;
-    for (const Open* each : of) rows.emplace_back(each->name_space, each->tokens);
-    process_->put_all(*step, rows, [&](const std::function<void()>& put) {
+    process_->put_all(step, rows, [&](const std::function<void()>& put) {
       done = done && attempt("put", put);
       return done;
     });
+    return done;
+  }
+
+  // What a model does with a step, layer by layer.
+  void compute(StepPtr& step, std::span<Open* const> of) {
+    const Paths before = known();
+    std::vector<std::pair<std::string, Tokens>> rows;
+    for (const Open* each : of) rows.emplace_back(each->name_space, each->tokens);
+    const bool done = put_all(*step, rows);
     call("end of a step", [&] { step.reset(); });
     if (!done) expect_sound("put", before, May::kLearn);  // an open one has moved some caches on already
     note();
@@ -318,6 +325,28 @@ class Talk {
       compute(step, of);
     }
     EXPECT_EQ(each.session->length(), static_cast<std::int32_t>(each.tokens.size()));
+  }
+  // A step of drafts: of those that are right nothing is lost, of the others nothing is left.
+  void propose(Open& each, const Tokens& drafts, std::uint32_t right) {
+    for (int i = 0; i < kAttempts; ++i) {
+      const Paths before = known();
+      StepPtr step;
+      call("propose", [&] { step = each.session->propose(drafts); });
+      Tokens all = each.tokens;
+      all.insert(all.end(), drafts.begin(), drafts.end());
+      if (put_all(*step, {{each.name_space, all}})) {
+        EXPECT_EQ(step->undecided(), true);
+        const std::uint32_t counts[] = {right};
+        call("accept drafts", [&] { step->accept(counts); });
+        each.tokens.insert(each.tokens.end(), drafts.begin(), drafts.begin() + right);
+        note();
+        expect_own(each, "accept drafts");
+        return;
+      }
+      call("end of a step", [&] { step.reset(); });
+      expect_sound("put", before, May::kNothing);
+    }
+    ADD_FAILURE() << "a step of drafts fails " << kAttempts << " times";
   }
   void append(Open& each, const Tokens& more) {
     call("append", [&] { each.session->append(more); });
@@ -375,6 +404,7 @@ class Talk {
       options.policy = world_.policy;
       options.checkpoint_every = 32;
       options.load = LoadPolicy::kAlways;
+      options.suffix_index_tokens = 64;
       options.clock = clock ? clock : [this] {
         const testing::AllocationsOfTest mine;
         return seconds_ += 1;
@@ -405,6 +435,7 @@ class Talk {
     Open& a = begin(prompt(90, 1, 60));
     prefill(a, 40);
     for (const Token token : {7, 8}) decode(a, token);
+    call("suffixes", [&] { a.session->suffix_continuation(4); });
     Open& other = begin(prompt(70, 2, 60));  // diverges at 60
     prefill(other, 100);
     Open& stranger = begin(prompt(50, 1, 60), "m");  // the same tokens, nobody else's
@@ -485,6 +516,8 @@ class Talk {
   void go_on_alone() {
     Open& own = begin(prompt(80, 3), "alone", /*use=*/false);
     prefill(own, 64);
+    append(own, {4});
+    propose(own, {40, 41, 42}, 2);
     append(own, {5});
     std::optional<Tokens> left;
     const std::int32_t before = own.session->length();

@@ -43,6 +43,7 @@
 #include "cache/host_state_store.h"
 #include "kv_code.h"
 #include "naive_reach.h"
+#include "naive_suffixes.h"
 #include "operations.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -63,7 +64,8 @@ void expect(bool ok, const Values&... values) {
 
 // In all worlds that wait for the writer: the same in every run of a seed.
 std::uint64_t caps_changed = 0, caps_refused = 0;
-std::uint64_t drafts_proposed = 0, drafts_accepted = 0;
+std::uint64_t proposing = 0, drafts_proposed = 0, drafts_accepted = 0;  // operations that proposed, and tokens
+std::uint64_t suffixes_found = 0, suffixes_unknown = 0;                 // looks into the index of suffixes
 std::uint64_t quotas_changed = 0, quotas_refused = 0, steps_refused_by_quotas = 0;
 std::uint64_t torn_batches = 0;  // steps of several sessions that ended when a cache of states was written already
 
@@ -121,6 +123,7 @@ class World {
       namespaces_ = pick<std::uint32_t>({2, 3, 4});
       cramped_ = true;  // a quota of host memory is one more cap
     }
+    if (chance(0.9)) options.suffix_index_tokens = pick<std::size_t>({16, 48, 200, kAmple});
     most_host_ = options.host_bytes;
     with_media_ = mixed && chance(0.3);
     open(std::move(set));
@@ -379,12 +382,12 @@ class World {
       const std::size_t at = below(static_cast<std::uint32_t>(twins_.size()));
       actors_.insert(twins_[at].name_space);
       if (dice < 40) return finish(at);
-      if (dice < 50) return append(at);
-      if (dice < 60) return branch(at);
-      if (dice < 70) return rewind(at);
-      if (dice < 72) return checkpoint(at);
-      if (dice < 80) return batch();
-      if (dice < 88) return propose(at);
+      if (dice < 45) return append(at);
+      if (dice < 54) return branch(at);
+      if (dice < 63) return rewind(at);
+      if (dice < 65) return checkpoint(at);
+      if (dice < 72) return batch();
+      if (dice < 94) return propose(at);
       compute(at);
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected error: ", error.what());
@@ -1076,14 +1079,54 @@ class World {
     for (const Twin& each : twins_) look_at(each.tokens);
     for (const Tokens& each : history_) look_at(each);
     Tokens drafts;
-    if (!longer.empty() && chance(0.7)) {
+    if (chance(0.3)) {
+      drafts = suffix_drafts(twin);
+    } else if (!longer.empty() && chance(0.7)) {
       const Tokens& other = *longer[below(static_cast<std::uint32_t>(longer.size()))];
       const auto first = other.begin() + static_cast<std::ptrdiff_t>(twin.tokens.size());
       drafts.assign(first, std::find_if(first, other.end(), [](Token token) { return token < 0; }));
     }
-    for (std::uint32_t i = below(5); i > 0; --i) drafts.push_back(static_cast<Token>(below(alphabet_)));
+    for (std::uint32_t i = drafts.empty() ? 1 + below(4) : below(5); i > 0; --i)
+      drafts.push_back(static_cast<Token>(below(alphabet_)));
     drafts.resize(std::min<std::size_t>({drafts.size(), room, below(9) + 1}));
     return drafts;
+  }
+
+  // By the index of suffixes: some path of the namespace goes on so behind the same last tokens; and none does where it
+  // knows nothing, though it has room for all.
+  Tokens suffix_drafts(const Twin& twin) {
+    const std::uint32_t most = below(9);
+    const Tokens found = twin.session->suffix_continuation(most);
+    const Tokens keys = PrefixCache::keys(twin.tokens, {});
+    const Seen seen = look();
+    const bool ample = options_.suffix_index_tokens.value_or(kAmple) >= kAmple && !racing_;
+    if (ample) {
+      const PrefixCacheStats stats = cache_->stats();
+      expect(stats.suffix_tokens == stats.tokens, "of ", stats.tokens, " tokens, ", stats.suffix_tokens,
+             " are indexed");
+    }
+    ++(found.empty() ? suffixes_unknown : suffixes_found);
+    if (!found.empty()) {
+      expect(twin.use, "a session that uses nothing has drafts of others");
+      expect(*std::min_element(found.begin(), found.end()) >= 0, "a medium was proposed");
+      expect(followed_by(seen, twin.name_space, keys, found), "nobody in '", twin.name_space, "' went on so");
+    } else if (ample && twin.use && most > 0 && !with_media_ && seen.nodes.size() < SuffixIndex::kCompared) {
+      for (Token token = 0; token < static_cast<Token>(alphabet_); ++token)
+        expect(!followed_by(seen, twin.name_space, keys, {token}), "somebody went on with ", token);
+    }
+    return found;
+  }
+
+  bool followed_by(const Seen& seen, const std::string& name_space, const Tokens& keys, const Tokens& found) const {
+    for (std::size_t i = 0; i < seen.nodes.size(); ++i) {
+      const Tokens& path = seen.paths[i];
+      if (seen.nodes[i].name_space != name_space) continue;
+      for (auto at = path.begin(); path.end() - at >= static_cast<std::ptrdiff_t>(found.size()); ++at) {
+        const bool same = std::equal(found.begin(), found.end(), at);
+        if (same && NaiveSuffixes::common_end({path.begin(), at}, keys) >= SuffixIndex::kWindow.front()) return true;
+      }
+    }
+    return false;
   }
 
   // Drafts of one session, or of several beside others that have none.
@@ -1103,11 +1146,19 @@ class World {
       sessions.push_back(twin->session);
       drafts.push_back(any_drafts(*twin));
     }
-    const std::vector<std::span<const Token>> spans(drafts.begin(), drafts.end());
-    StepPtr step = refusable(
-        [&] { return alone ? sessions.front()->propose(spans.front()) : cache_->batch(sessions, 1000, spans); });
+    const auto make = [&] {
+      const std::vector<std::span<const Token>> spans(drafts.begin(), drafts.end());
+      return alone ? sessions.front()->propose(spans.front()) : cache_->batch(sessions, 1000, spans);
+    };
+    StepPtr step = refusable(make);
+    if (step == nullptr) {  // fewer of them may fit
+      for (Tokens& each : drafts) each.resize(std::min<std::size_t>(each.size(), 1));
+      step = refusable(make);
+    }
     follow(chosen);
     if (step == nullptr) return;
+    const std::vector<std::uint32_t> counts = step->drafted();
+    proposing += std::any_of(counts.begin(), counts.end(), [](std::uint32_t each) { return each > 0; }) ? 1 : 0;
     const std::vector<Tokens> before = texts_of(chosen);
     for (std::size_t s = 0; s < chosen.size(); ++s)
       chosen[s]->tokens.insert(chosen[s]->tokens.end(), drafts[s].begin(), drafts[s].end());
@@ -1518,6 +1569,7 @@ class World {
 
   Cell smallest_pool() const { return std::min<Cell>(cache_->state().caches.longest, 160); }
 
+  static constexpr std::size_t kAmple = 100000;    // tokens that an index of suffixes may have
   static constexpr std::size_t kRecurrent = 1000;  // added to the index of a recurrent cache
   static constexpr std::size_t kBlocks = 2000;
 
@@ -1601,11 +1653,13 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
-            << "), seed " << seed << ", " << kvtrie::oracle::drafts_accepted << " of "
-            << kvtrie::oracle::drafts_proposed << " drafts accepted, caps changed " << kvtrie::oracle::caps_changed
-            << " times and refused " << kvtrie::oracle::caps_refused << ", quotas changed "
-            << kvtrie::oracle::quotas_changed << " times and refused " << kvtrie::oracle::quotas_refused
-            << ", steps refused with quotas " << kvtrie::oracle::steps_refused_by_quotas
-            << ", steps of several sessions torn with states written " << kvtrie::oracle::torn_batches << ": ok\n";
+            << "), seed " << seed << ", " << kvtrie::oracle::proposing << " proposed, "
+            << kvtrie::oracle::drafts_accepted << " of " << kvtrie::oracle::drafts_proposed << " drafts accepted, "
+            << kvtrie::oracle::suffixes_found << " suffixes found and " << kvtrie::oracle::suffixes_unknown
+            << " unknown, caps changed " << kvtrie::oracle::caps_changed << " times and refused "
+            << kvtrie::oracle::caps_refused << ", quotas changed " << kvtrie::oracle::quotas_changed
+            << " times and refused " << kvtrie::oracle::quotas_refused << ", steps refused with quotas "
+            << kvtrie::oracle::steps_refused_by_quotas << ", steps of several sessions torn with states written "
+            << kvtrie::oracle::torn_batches << ": ok\n";
   return 0;
 }

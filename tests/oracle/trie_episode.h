@@ -19,11 +19,13 @@
 #include "base/error.h"
 #include "key_shapes.h"
 #include "naive_trie.h"
+#include "trie/suffix_index.h"
 #include "trie/trie.h"
 
 namespace kvtrie::oracle {
 
-inline constexpr std::size_t kSmall = 64;  // nodes
+inline constexpr std::size_t kSmall = 64;             // nodes
+inline constexpr std::size_t kAmplePlaces = 100'000;  // for all tokens there may be
 
 inline void expect(bool ok, std::string_view what) {
   if (!ok) throw std::runtime_error(std::string(what));
@@ -62,6 +64,7 @@ struct Regime {
   int shape = 0;
   std::size_t victim_percent = 100;  // how often victims are asked for after a step
   std::size_t insert_percent = 25;
+  std::size_t suffix_places = 0;  // room of the index of suffixes; 0: none
   std::size_t order_percent = 0;  // changes of membership out of turn, beside the usual ones
 
   std::string text() const {
@@ -77,7 +80,9 @@ class Episode {
         random_(random),
         keys_(regime.shape, random),
         trie_(kTiers, regime.policy, kOthers),
-        twin_({OrderShape::kLeafFirst, OrderShape::kLeafFirst, kOthers[0], kOthers[1]}, regime.policy) {}
+        twin_({OrderShape::kLeafFirst, OrderShape::kLeafFirst, kOthers[0], kOthers[1]}, regime.policy) {
+    if (regime.suffix_places > 0) trie_.index_suffixes(regime.suffix_places);
+  }
 
   void run(std::size_t operations) {
     for (std::size_t i = 0; i < operations && !random_.used_up(); ++i) {
@@ -463,6 +468,8 @@ class Episode {
   void compare() {
     const auto findings = trie_.check();
     if (!findings.empty()) throw std::runtime_error(findings.front());
+    if (const SuffixIndex* suffixes = trie_.suffixes(); suffixes != nullptr && suffixes->capacity() >= kAmplePlaces)
+      expect(suffixes->size() == trie_.token_count(), "tokens are not in the index of suffixes");
     std::size_t seen = 0;
     trie_.visit([&](Node& node) {
       ++seen;

@@ -31,6 +31,8 @@ Regime draw_regime(Random& random, std::size_t number, VictimPolicy policy) {
   regime.victim_percent = kHowOften[below(random, 3)];
   regime.insert_percent = 10 + below(random, 50);
   regime.order_percent = below(random, 2) * 60;
+  constexpr std::size_t kPlaces[] = {0, 20, 200, kAmplePlaces};
+  regime.suffix_places = kPlaces[number / 2 % 4];
   return regime;
 }
 
