@@ -46,7 +46,7 @@ __kernel void rotate_cells(__global CELL* restrict pool, ulong offset, __global 
   __global const int* run = table + 4 * (int)get_global_id(1);
 #ifndef WRITE_CELL
   __local float numbers[K_DIM];
-  const int turned = (2 * pairs + BLOCK_NUMBERS - 1) / BLOCK_NUMBERS * BLOCK_NUMBERS;
+  const int turned = (2 * pairs + CELL_BLOCK - 1) / CELL_BLOCK * CELL_BLOCK;
 #endif
   for (int c = 0; c < run[1]; ++c) {
     __global CELL* row = pool + offset + ((ulong)head * cells + run[0] + c) * CELL_WORDS(dim);
