@@ -242,14 +242,13 @@ class Model(Whole):
         warm_up: bool = True,
         **options: Any,
     ) -> list[CausalCache | RecurrentCache]:
-        """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
+        """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V (docs/cell_formats.md).
 
-        ``dtype``: "float16", "float32", or "q8_0" where heads are of multiples of 32 numbers (docs/cell_formats.md).
-        ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
-        layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for
-        each session and each point that a later prompt may go on from; None: 64, and of small ones more, one for each
-        16 cells. ``warm_up``: whether :meth:`warm_up` is called, too, with ``wait=False``. Further ``options`` go to
-        ``kv.caches.CausalCache``.
+        ``dtype``: "float16", "float32", or "q8_0" where heads are of multiples of 32 numbers. ``window_capacity``:
+        cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what layers with a window
+        keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for each session and each
+        point that a later prompt may go on from; None: 64, and of small ones more, one for each 16 cells. ``warm_up``:
+        whether :meth:`warm_up` is called, too, with ``wait=False``. Further ``options`` go to ``CausalCache``.
         """
         flag(warm_up, "model.caches", "warm_up")
         config = self.config
