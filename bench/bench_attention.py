@@ -1,6 +1,6 @@
 """How near does attention come to the memory and to the arithmetic of this machine?
 
-Four questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
+Five questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
 
 decode   one query row against a history, launched layer by layer and, as steps of a model do, replayed in one launch
          (docs/own_model.md), beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
@@ -9,6 +9,7 @@ spans    the same history in spans of 16, 64 and 256 cells that are not neighbou
 prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key
          they see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
 shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
+formats  one query row against K and V in q8_0, beside the same numbers in float16
 
 A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16),
 waited for once at its end, as in a model; printed per layer. So K and V come mostly from memory, not from caches. In
@@ -29,7 +30,9 @@ from timing import Race, human, lesser_level, openblas_kernels_wanted, race
 
 KV_HEADS = 8
 MIB = 1 << 20
-FIELDS = ("kv_heads", "group", "dim", "half", "length", "span", "rows", "sequences", "layers")
+FORMATS = {"float32": 0, "float16": 1, "q8_0": 3}  # codes of cell formats (docs/format.md)
+NUMBER_BYTES = {0: 4.0, 1: 2.0, 3: 34 / 32}
+FIELDS = ("kv_heads", "group", "dim", "format", "length", "span", "rows", "sequences", "layers")
 
 
 class Spec(ctypes.Structure):
@@ -40,12 +43,12 @@ class Spec(ctypes.Structure):
     @property
     def bytes(self) -> int:
         """K and V of one layer."""
-        return int(2 * self.kv_heads * self.length * self.dim * (2 if self.half else 4))
+        return int(2 * self.kv_heads * self.length * self.dim * NUMBER_BYTES[self.format])
 
 
 def spec(length: int, dtype: str, *, dim: int = 128, group: int = 4, span: int = 0, rows: int = 1, **more: int) -> Spec:
     """A case with enough layers to leave the caches."""
-    made = Spec(KV_HEADS, group, dim, dtype == "float16", length, span, rows, more.get("sequences", 1), 1)
+    made = Spec(KV_HEADS, group, dim, FORMATS[dtype], length, span, rows, more.get("sequences", 1), 1)
     made.layers = more.get("layers", max(1, min(16, 128 * MIB // made.bytes)))
     return made
 
@@ -221,6 +224,31 @@ def shared(library: Library, report: Report, rounds: int) -> None:
             )
 
 
+def formats(library: Library, report: Report, rounds: int) -> None:
+    """One row over K and V in q8_0 and in float16, in turns."""
+    for dim, group in ((128, 4), (64, 4), (128, 8), (64, 3), (128, 1)):
+        for length in (4096, 16384):
+            layers = max(2, 128 * MIB // spec(length, "float16", dim=dim, group=group, layers=1).bytes)
+            cases = {
+                name: library.open(spec(length, name, dim=dim, group=group, layers=layers))
+                for name in ("float16", "q8_0")
+            }
+            timed = race({name: case.side("ours") for name, case in cases.items()}, rounds=rounds)
+            for case in cases.values():
+                case.close()
+            ratio = timed.ratio("q8_0", "float16")
+            times = ", ".join(f"{name} {human(timed[name].median / layers)}" for name in cases)
+            report.row(
+                f"formats dim {dim:>3} {group}:1 {length:>6} tokens  {times}  q8_0 takes {ratio}",
+                part="formats",
+                dim=dim,
+                group=group,
+                length=length,
+                seconds={name: timed[name].median / layers for name in cases},
+                ratio=ratio,
+            )
+
+
 def draw(axes: Any, rows: Rows) -> None:
     """Bytes of K and V a second over the history's length, one style for each side."""
     chosen = [row for row in rows if row["part"] == "decode" and row["dim"] == 128 and row["group"] == 4]
@@ -253,7 +281,7 @@ def main() -> None:
     """Print one row for each case of every part."""
     parser = arguments(__doc__)
     parser.add_argument("--library", type=Path, help="libyardstick_attention; the newest under build/ otherwise")
-    parser.add_argument("--parts", nargs="*", default=["decode", "spans", "prefill", "shared"])
+    parser.add_argument("--parts", nargs="*", default=["decode", "spans", "prefill", "shared", "formats"])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--full", action="store_true", help="decode: every head size, group and length")
     options = parser.parse_args()
@@ -270,6 +298,8 @@ def main() -> None:
         prefill(library, report, options.rounds)
     if "shared" in options.parts:
         shared(library, report, options.rounds)
+    if "formats" in options.parts:
+        formats(library, report, options.rounds)
     report.close(draw)
 
 

@@ -74,7 +74,11 @@
 #if VW == 16
 #define AT_ONCE 2   // lanes whose sums are made at a time: 16 accumulators of 32 registers
 #define BATCH MANY  // lines whose scores are made before their values are added
+#if CELL_BLOCK > VW
+#define UNROLL _Pragma("unroll 2")  // so that neighbours that share a scale are read together
+#else
 #define UNROLL
+#endif
 #define FETCH_ROWS 0  // 1: whole rows are fetched at a time, once for all lines of a tile; 0: between vectors, for each
 #else
 #define AT_ONCE 1  // 8 of 16

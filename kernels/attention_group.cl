@@ -38,7 +38,7 @@
 #define SYNC
 #endif
 
-// q times a key, summed in ascending order. `aligned`: the key begins at a multiple of 16 bytes, and is read by as many.
+// q times a key, summed in ascending order. `aligned`: the key begins where READ_8_CELLS can read.
 float score_of(__local const float* q, __global const CELL* key, int aligned) {
   float score = 0.0f;
 #if defined(READ_8_CELLS) && K_DIM % 8 == 0
@@ -126,7 +126,11 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
   __local float q_row[K_DIM];
   __local float weights[BLOCK];
   const int lane = get_local_id(0), head = get_global_id(2);
-  const int aligned = ((k_offset | k_head_stride | k_cell_stride) % (16 / (int)sizeof(CELL))) == 0;
+#ifdef READ_8_BYTES
+  const int aligned = ((k_offset | k_head_stride | k_cell_stride) % (READ_8_BYTES / (int)sizeof(CELL))) == 0;
+#else
+  const int aligned = 0;
+#endif
   __global const int* tile = table + tiles_at + 5 * (int)get_global_id(1);
   __global const int* segment = table + segments_at + 3 * tile[2];
   k += k_offset + (ulong)(head / group) * k_head_stride;

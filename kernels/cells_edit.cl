@@ -6,10 +6,16 @@
 //
 // fma(), not FMA (vector.clh): a cell that was turned on the device has the bytes of one that was turned in a tier, on
 // every processor. Where there is no such instruction that is a call for every number, in what only edits need.
+//
+// A pair lies in two blocks where the format has blocks: the row's blocks that have pairs are taken out, turned and
+// written back, which rounds every number of them once more.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
 #define LANES 1  // work-items that share one run and head
+#endif
+#ifndef K_DIM
+#define K_DIM 64  // numbers of a row, for formats in blocks
 #endif
 
 #include "vector.clh"
@@ -17,20 +23,48 @@
 #define VW ROW_VW
 #include "cell_format.clh"
 
+#if LANES > 1
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define SYNC
+#endif
+
+// READ and WRITE: of number d of a row.
+#define TURN_PAIRS(READ, WRITE)                                                                                \
+  for (int i = LANE_ID; i < pairs; i += LANES) {                                                               \
+    const int a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : a + pairs;                                \
+    const float x = READ(a), y = READ(b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];                        \
+    WRITE(fma(x, cos_, -(y * sin_)), a);                                                                       \
+    WRITE(fma(y, cos_, x * sin_), b);                                                                          \
+  }
+
 // One work-group per (run, KV head); run = (cell, length, unused, unused). Pairs are (i, i + half) or, interleaved,
 // (2i, 2i + 1).
 __kernel void rotate_cells(__global CELL* restrict pool, ulong offset, __global const int* restrict table,
                            __global const float* restrict turns, int pairs, int interleaved, ulong cells, int dim) {
   const int head = get_global_id(2);
   __global const int* run = table + 4 * (int)get_global_id(1);
+#ifndef WRITE_CELL
+  __local float numbers[K_DIM];
+  const int turned = (2 * pairs + CELL_BLOCK - 1) / CELL_BLOCK * CELL_BLOCK;
+#endif
   for (int c = 0; c < run[1]; ++c) {
     __global CELL* row = pool + offset + ((ulong)head * cells + run[0] + c) * CELL_WORDS(dim);
-    for (int i = get_local_id(0); i < pairs; i += LANES) {
-      const int a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : a + pairs;
-      const float x = READ_CELL(row, a), y = READ_CELL(row, b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];
-      WRITE_CELL(fma(x, cos_, -(y * sin_)), row, a);
-      WRITE_CELL(fma(y, cos_, x * sin_), row, b);
-    }
+#ifdef WRITE_CELL
+#define READ_STORED(d) READ_CELL(row, d)
+#define WRITE_STORED(x, d) WRITE_CELL(x, row, d)
+    TURN_PAIRS(READ_STORED, WRITE_STORED)
+#else
+#define READ_OWN(d) numbers[d]
+#define WRITE_OWN(x, d) numbers[d] = x
+#define OWN_VECTOR(d) LOAD(numbers + (d))
+    for (int d = LANE_ID; d < turned; d += LANES) numbers[d] = READ_CELL(row, d);
+    SYNC;
+    TURN_PAIRS(READ_OWN, WRITE_OWN)
+    SYNC;
+    WRITE_CELL_ROW(row, turned, OWN_VECTOR, READ_OWN);
+    SYNC;
+#endif
   }
 }
 

@@ -25,7 +25,8 @@ namespace {
 using namespace kvtrie;
 
 struct Spec {
-  std::int32_t kv_heads, group, dim, half, length, span, rows, sequences, layers;
+  std::int32_t kv_heads, group, dim, format, length, span, rows, sequences, layers;  // format: a code of CellFormat
+  const CellFormat& cells() const { return cell_formats()[static_cast<std::size_t>(format)]; }
 };
 
 const cl::DevicePtr& device() {
@@ -53,27 +54,21 @@ CellSpans spans_of(std::int32_t length, std::int32_t span) {
 
 // K or V of one layer, in the device's memory, which the yardsticks read where it lies: on CPU devices it stays there.
 struct Pool {
-  static constexpr std::size_t kDifferent = 1000003;
+  static constexpr std::size_t kDifferent = 8191;  // a prime number of different rows
   std::byte* bytes = nullptr;
   Tensor tensor;
 
   Pool(const Spec& spec, std::int64_t cells, std::mt19937& random) {
-    const std::size_t count = static_cast<std::size_t>(spec.kv_heads) * cells * spec.dim;
-    tensor = Tensor::empty(device(), spec.half ? DType::kFloat16 : DType::kFloat32, {spec.kv_heads, cells, spec.dim});
+    const CellFormat& format = spec.cells();
+    std::vector<float> values(kDifferent * static_cast<std::size_t>(spec.dim));
+    for (float& value : values) value = static_cast<float>(static_cast<std::int32_t>(random() >> 20) - 2048) / 2048.0f;
+    std::vector<std::byte> rows(format.row_bytes(values.size()));
+    format.store(values.data(), values.size(), rows.data());
+    const auto words = static_cast<std::int64_t>(format.row_words(static_cast<std::uint64_t>(spec.dim)));
+    tensor = Tensor::empty(device(), format.word, {spec.kv_heads, cells, words});
     bytes = static_cast<std::byte*>(device()->map(tensor.buffer(), 0, tensor.nbytes(), true));
-    for (std::size_t i = 0; i < count; ++i) {  // a prime number of different ones
-      if (i >= kDifferent) {
-        const std::size_t size = spec.half ? 2 : 4;
-        std::copy_n(bytes + (i - kDifferent) * size, (std::min)(kDifferent, count - i) * size, bytes + i * size);
-        i += kDifferent - 1;
-        continue;
-      }
-      const float value = static_cast<float>(static_cast<std::int32_t>(random() >> 20) - 2048) / 2048.0f;
-      if (spec.half)
-        reinterpret_cast<std::uint16_t*>(bytes)[i] = float_to_half(value);
-      else
-        reinterpret_cast<float*>(bytes)[i] = value;
-    }
+    for (std::size_t at = 0; at < tensor.nbytes(); at += rows.size())
+      std::copy_n(rows.data(), (std::min)(rows.size(), tensor.nbytes() - at), bytes + at);
     device()->unmap(tensor.buffer(), bytes);
   }
 };
@@ -96,12 +91,12 @@ class Case {
     Tensor out;
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer) {
       if (together) {
-        out = ops::attend_spans(q_tensor_, {k(layer).tensor, v(layer).tensor}, together_, {});
+        out = ops::attend_spans(q_tensor_, cells(layer), together_, {});
         continue;
       }
       for (std::int32_t s = 0; s < spec_.sequences; ++s) {
         const Tensor q = q_tensor_.slice(s * spec_.rows, (s + 1) * spec_.rows);
-        out = ops::attend_spans(q, {k(layer).tensor, v(layer).tensor}, apart_[s], {});
+        out = ops::attend_spans(q, cells(layer), apart_[s], {});
       }
     }
     device()->finish();
@@ -146,19 +141,26 @@ class Case {
   std::int32_t rows() const { return spec_.rows * spec_.sequences; }
   Pool& k(std::int32_t layer) { return *pools_[2 * layer]; }
   Pool& v(std::int32_t layer) { return *pools_[2 * layer + 1]; }
-  std::size_t bytes_read() const {
-    return static_cast<std::size_t>(spec_.kv_heads) * spec_.length * spec_.dim * (spec_.half ? 2 : 4);
+  ops::LayerCells cells(std::int32_t layer) {
+    ops::LayerCells made(k(layer).tensor, v(layer).tensor);
+    made.format = &spec_.cells();
+    return made;
   }
+  std::size_t bytes_read() const {
+    return static_cast<std::size_t>(spec_.kv_heads) * spec_.length *
+           spec_.cells().row_bytes(static_cast<std::uint64_t>(spec_.dim));
+  }
+  // REQUIRES: plain numbers.
   yardstick::Attention work(std::int32_t layer) {
-    return {spec_.kv_heads,  spec_.group,    spec_.dim,      cells_,    spec_.length,
-            spec_.half != 0, k(layer).bytes, v(layer).bytes, q_.data(), out_.data()};
+    return {spec_.kv_heads,    spec_.group,    spec_.dim,      cells_,    spec_.length,
+            spec_.format == 1, k(layer).bytes, v(layer).bytes, q_.data(), out_.data()};
   }
 
   void record(std::span<const std::int32_t> ids) {
     ops::LaunchRecording recording(device());
     Tensor out;
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer)
-      out = ops::attend_spans(q_tensor_, {k(layer).tensor, v(layer).tensor}, together_, {});
+      out = ops::attend_spans(q_tensor_, cells(layer), together_, {});
     std::string reason;
     graph_ = ops::LaunchGraph::make(recording, {ids, std::array{ops::RecordedTables{{}, together_}}, {}}, out, reason);
     if (graph_ == nullptr) throw std::runtime_error(reason);

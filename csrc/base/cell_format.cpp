@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/convert.h"
 
@@ -32,12 +35,52 @@ void load_16(const std::byte* row, std::size_t count, float* numbers) noexcept {
   }
 }
 
+// Blocks of q8_0, byte by byte what kernels/cell_format.clh writes (there: why the numbers are these).
+constexpr std::size_t kNumbers = 32, kScaleBytes = 2, kBytes = kScaleBytes + kNumbers;
+constexpr std::uint16_t kInfinity = 0x7c00, kNaN = 0x7e00;
+
+// The scale of a block whose largest magnitude has these bits, as float16: a NaN where some number has none.
+std::uint16_t scale_of(std::uint32_t largest) noexcept {
+  const float magnitude = std::bit_cast<float>(largest);
+  if (!(magnitude <= std::numeric_limits<float>::max())) return kNaN;
+  std::uint16_t bits = float_to_half(magnitude * (1.0f / 127.0f));
+  if (std::bit_cast<std::uint32_t>(127.5f * half_to_float(bits)) < largest) ++bits;
+  return bits >= kInfinity ? kNaN : bits;
+}
+
+void store_block(const float* numbers, std::byte* block) noexcept {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < kNumbers; ++i) largest = std::max(largest, std::bit_cast<std::uint32_t>(numbers[i]) << 1);
+  const std::uint16_t bits = scale_of(largest >> 1);
+  std::memcpy(block, &bits, sizeof bits);
+  const double scale = bits == kNaN ? 0.0 : half_to_float(bits);
+  for (std::size_t i = 0; i < kNumbers; ++i) {
+    // A quotient of these in double is a half only where the exact one is.
+    const double whole = scale > 0.0 ? std::nearbyint(double{numbers[i]} / scale) : 0.0;
+    block[kScaleBytes + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(whole, -127.0, 127.0)));
+  }
+}
+
+void store_q8_0(const float* numbers, std::size_t count, std::byte* row) noexcept {
+  for (std::size_t at = 0; at < count; at += kNumbers, row += kBytes) store_block(numbers + at, row);
+}
+void load_q8_0(const std::byte* row, std::size_t count, float* numbers) noexcept {
+  for (std::size_t at = 0; at < count; at += kNumbers, row += kBytes) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, row, sizeof bits);
+    const float scale = half_to_float(bits);
+    for (std::size_t i = 0; i < kNumbers; ++i)
+      numbers[at + i] = scale * static_cast<float>(static_cast<std::int8_t>(row[kScaleBytes + i]));
+  }
+}
+
 // A new format is an entry here, its loads and stores in kernels/cell_format.clh, and what docs/format.md lists.
-constexpr std::array<CellFormat, 3> kFormats = {{
+constexpr std::array<CellFormat, 4> kFormats = {{
     {"float32", DType::kFloat32, DType::kFloat32, 1, 4, 0, true, store_floats, load_floats},
     {"float16", DType::kFloat16, DType::kFloat16, 1, 2, 1, true, store_16<float_to_half>, load_16<half_to_float>},
     {"bfloat16", DType::kBFloat16, DType::kBFloat16, 1, 2, 2, false, store_16<float_to_bfloat16>,
      load_16<bfloat16_to_float>},
+    {"q8_0", DType::kFloat32, DType::kFloat16, kNumbers, kBytes, 3, true, store_q8_0, load_q8_0},
 }};
 
 static_assert([] {

@@ -3,7 +3,12 @@
 // Concept. A row of `dim` numbers is cut into blocks of neighbours, and every block takes the same bytes:
 //
 //     float16    |h|h|h|h| ...                        a block is one number of 2 bytes
-//     (q8_0)     |scale, 32 numbers|scale, 32 ...     a block is 32 numbers of 34 bytes
+//     q8_0       |scale, 32 numbers|scale, 32 ...     a block is 32 numbers of 34 bytes
+//
+// q8_0 is GGML's layout of blocks: a float16 scale d and 32 int8 q, number = d * q, which is exact in float32. d is the
+// largest magnitude of the block over 127, rounded to float16, and one step more where 127.5 d would not reach it; q is
+// the number over d, rounded to nearest, halves to even. A block with a number that is not finite, or above
+// 127 * 65504, is NaN as a whole. A row's bytes depend on its own numbers alone: cells stay as they were written.
 //
 // A format is one entry of a table (`cell_formats`). From it follow the bytes of rows, pools, images and sections, what
 // caches accept and give back, its name, its code in files, and which loads and stores kernels are built with
@@ -51,7 +56,7 @@ std::span<const CellFormat> cell_formats() noexcept;
 const CellFormat* plain_format(DType dtype) noexcept;
 // A format that caches keep cells in, by name; null: there is none.
 const CellFormat* find_cell_format(std::string_view name) noexcept;
-// The names that it finds, as a text: "float32 or float16".
+// The names that it finds, as a text: "float32, float16 or q8_0".
 const std::string& cell_format_names();
 
 }  // namespace kvtrie

@@ -43,7 +43,7 @@ void validate(const StateShape& shape) {
           kMaxSlots);
   const CellFormat* format = plain_format(shape.dtype);
   if (format == nullptr || !format->in_caches)
-    fail(ErrorKind::kType, kStateShape, "dtype: got ", name_of(shape.dtype), ", allowed ", cell_format_names());
+    fail(ErrorKind::kType, kStateShape, "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
   shape.bytes();
 }
 

@@ -14,6 +14,11 @@ std::string edit_options(const LayerCells& pool) {
   return join("-DCELL_FORMAT=", int{pool.format->code}, " -DLANES=", lanes_for(device), row_option(device));
 }
 
+// Blocks are turned in memory of their own, which a kernel has to know the size of.
+std::string rotate_options(const LayerCells& pool) {
+  return edit_options(pool) + (pool.format->plain() ? std::string() : join(" -DK_DIM=", pool.k_dim()));
+}
+
 std::string copy_options(const LayerCells& pool, const CellFormat& linear) {
   return join(edit_options(pool), " -DLINEAR=", int{linear.code});
 }
@@ -50,22 +55,22 @@ void enqueue_rotate(const LayerCells& pool, const CellRuns& runs, const std::vec
   const std::int32_t lanes = lanes_for(*device);
   const auto count = static_cast<std::int64_t>(turns.size());
   const Tensor uploaded = Tensor::from_host(device, DType::kFloat32, {count}, turns.data());
-  device->launch(device->kernel("cells_edit", "rotate_cells", edit_options(pool)), groups(runs, pool, lanes),
+  device->launch(device->kernel("cells_edit", "rotate_cells", rotate_options(pool)), groups(runs, pool, lanes),
                  {static_cast<std::size_t>(lanes), 1, 1}, pool.k.buffer(), pool.k.offset(), runs.table().buffer(),
                  uploaded.buffer(), static_cast<std::int32_t>(count / 2), std::int32_t{interleaved},
                  static_cast<std::uint64_t>(pool.cells()), static_cast<std::int32_t>(pool.k_dim()));
 }
 
 // Two KV heads, 12 cells of 11 and 3 blocks, every cell of 0xff before (NaN in every dtype): small, odd, and with a
-// tail after eight.
+// tail after eight. Kernels that are built for one size of K have it in blocks (rotate_options).
 struct SmallPool {
-  static constexpr std::uint32_t kHeads = 2, kCells = 12;
+  static constexpr std::uint32_t kHeads = 2, kCells = 12, kBlocks = 11;
   std::uint32_t k_dim, v_dim;
   std::vector<std::byte> k, v;
   LayerCells pool;
 
-  SmallPool(const cl::DevicePtr& device, const CellFormat& format)
-      : k_dim(11 * format.block_numbers),
+  SmallPool(const cl::DevicePtr& device, const CellFormat& format, std::uint32_t dim)
+      : k_dim(dim),
         v_dim(3 * format.block_numbers),
         k(kHeads * kCells * format.row_bytes(k_dim), std::byte{0xff}),
         v(kHeads * kCells * format.row_bytes(v_dim), std::byte{0xff}),
@@ -116,13 +121,13 @@ void put_both(SmallPool& small, const CellFormat& linear) {
 }
 
 bool load_agrees(const cl::DevicePtr& device, const CellFormat& pool, const CellFormat& linear) {
-  SmallPool small(device, pool);
+  SmallPool small(device, pool, SmallPool::kBlocks * pool.block_numbers);
   put_both(small, linear);
   return small.equals_host();
 }
 
 bool store_agrees(const cl::DevicePtr& device, const CellFormat& pool, const CellFormat& linear) {
-  SmallPool small(device, pool);
+  SmallPool small(device, pool, SmallPool::kBlocks * pool.block_numbers);
   put_both(small, *plain_format(pool.rows));
   std::vector<std::byte> k_wanted(4 * SmallPool::kHeads * linear.row_bytes(small.k_dim)),
       v_wanted(4 * SmallPool::kHeads * linear.row_bytes(small.v_dim)), k_now(k_wanted), v_now(v_wanted);
@@ -135,8 +140,8 @@ bool store_agrees(const cl::DevicePtr& device, const CellFormat& pool, const Cel
   return k_now == k_wanted && v_now == v_wanted;
 }
 
-bool edits_agree(const cl::DevicePtr& device, const CellFormat& format) {
-  SmallPool small(device, format);
+bool edits_agree(const cl::DevicePtr& device, const CellFormat& format, std::uint32_t dim) {
+  SmallPool small(device, format, format.plain() ? SmallPool::kBlocks : dim);
   put_both(small, *plain_format(format.rows));
   RopeParams rope;
   rope.dims = 8;
@@ -180,7 +185,8 @@ void launch_store(const LayerCells& pool, const CellRuns& runs, const LinearRows
 
 void launch_rotate(const LayerCells& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved) {
   const cl::DevicePtr& device = pool.k.device();
-  require_variant(device, "cells_edit " + edit_options(pool), [&] { return edits_agree(device, *pool.format); });
+  const auto dim = static_cast<std::uint32_t>(pool.k_dim());
+  require_variant(device, "cells_edit " + rotate_options(pool), [&] { return edits_agree(device, *pool.format, dim); });
   enqueue_rotate(pool, runs, turns, interleaved);
 }
 

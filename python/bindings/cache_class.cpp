@@ -24,9 +24,23 @@ std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where) {
   return numbers;
 }
 
+namespace {
+
+bool is_dtype(const std::string& name) {
+  try {
+    return dtype_from_name(name), true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 const CellFormat* to_cell_format(py::handle dtype, std::string_view where) {
   if (PyUnicode_Check(dtype.ptr())) {
-    if (const CellFormat* named = find_cell_format(to_text(dtype, where, "dtype"))) return named;
+    const std::string asked(to_text(dtype, where, "dtype"));
+    if (const CellFormat* named = find_cell_format(asked)) return named;
+    if (!is_dtype(asked)) fail(ErrorKind::kType, where, "dtype: got ", asked, ", allowed ", cell_format_names());
   }
   const char* name = name_of(to_dtype(dtype, where));  // numpy dtypes, and names that are none
   const CellFormat* format = find_cell_format(name);

@@ -74,7 +74,7 @@ void add_rows(py::class_<Session, SessionPtr>& c) {
         py::arg("heads_first") = false,
         R"(K and V of one attention layer at the computed positions [start, stop), as (k, v).
 
-Copies as numpy arrays [stop - start, kv_heads, head_dim] and [.., v_head_dim] in the cache's dtype, float32 or float16;
+Copies as numpy arrays [stop - start, kv_heads, head_dim] and [.., v_head_dim] in the cache's dtype, float32 for q8_0;
 [kv_heads, stop - start, dim] with ``heads_first``. ``start``: None for the first position that the layer still holds
 (windows and chunks let go of rows); ``stop``: None for ``length``. K are as they were put: rotated, where a model
 rotates. Needs no step, and disturbs none that is open; may be called while another thread is in a call on the session.

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CELL_FORMATS", "WEIGHT_FORMATS", "FormatQuality", "Quality", "quality", "shipped_text"]
 
-CELL_FORMATS = ("float32", "float16")
-"""How caches keep K and V (docs/format.md)."""
+CELL_FORMATS = ("float32", "float16", "q8_0")
+"""How caches keep K and V (docs/format.md). In q8_0, heads are of multiples of 32 numbers."""
 WEIGHT_FORMATS = ("stored", "float16", "q8_0", "q5_1", "q4_0")
 """How weights are kept unless somebody names others: as they are in the file, and made of that while loading."""
 
@@ -86,7 +86,7 @@ def quality(
     text: Prompt | None = None,
     *,
     dtypes: Sequence[str] | None = None,
-    kv_dtypes: Sequence[str] = CELL_FORMATS,
+    kv_dtypes: Sequence[str] | None = None,
     context: int = 512,
     windows: int | None = None,
     device: str | None = None,
@@ -97,19 +97,22 @@ def quality(
     ``model``: what ``kv.models.load`` takes, or a loaded model, which is then compared in its own weights only.
     ``text``: a text or token ids, at least one window of them; what does not fill a last window is left out. None: the
     text that is shipped, :func:`shipped_text`, which needs a tokenizer. ``dtypes``: of weights; "stored" is the
-    model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V. Every
-    pair of both is measured. ``context``: tokens of a window, of which the second half is scored, 4 or more.
+    model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V; None:
+    those of ``CELL_FORMATS`` that the model's heads can be kept in. Every pair of both is measured. ``context``: tokens
+    of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
     Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and
     formats that are not known; else what ``load`` raises.
     """
     optional_callable(progress, _WHERE, "progress", "a callable (done, total)")
-    names = _names(kv_dtypes, "kv_dtypes")
+    names = _names(CELL_FORMATS if kv_dtypes is None else kv_dtypes, "kv_dtypes")
     unknown = [name for name in names if name not in CELL_FORMATS]
     if unknown:
         raise ArgumentError(f"[{_WHERE}] kv_dtypes: got {unknown[0]!r}, allowed {', '.join(CELL_FORMATS)}")
     exact = _loaded(model, "stored", device)
+    if kv_dtypes is None:
+        names = [name for name in names if _can_keep(exact, name)]
     wanted = [name for name in _weights(model, dtypes) if name != exact.dtype or name == "stored"]
     ids = _windows(exact, text, whole(context, _WHERE, "context", 4), windows)
     reading = _Reading(exact, ids, progress, len(ids) * len(wanted))
@@ -153,6 +156,15 @@ def _weights(model: str | os.PathLike[str] | Model, dtypes: Sequence[str] | None
     if dtypes is not None:
         raise ArgumentError(f"[{_WHERE}] dtypes: got some with a loaded model, allowed None, or a path as the model")
     return ["stored"]
+
+
+def _can_keep(model: Model, name: str) -> bool:
+    """Whether heads of these sizes are whole blocks of a format of cells."""
+    try:
+        model.caches(16, name, warm_up=False, device="null")
+    except ArgumentError:
+        return False
+    return True
 
 
 def _windows(model: Model, text: Prompt | None, context: int, windows: int | None) -> Ids:

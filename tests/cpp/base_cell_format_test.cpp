@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <string>
@@ -56,7 +57,8 @@ TEST(CellFormat, TheTableIsWhatFilesHave) {
     std::uint64_t bytes_of_64;
     bool in_caches;
   };
-  const std::vector<Entry> wanted{{"float32", 256, true}, {"float16", 128, true}, {"bfloat16", 128, false}};
+  const std::vector<Entry> wanted{
+      {"float32", 256, true}, {"float16", 128, true}, {"bfloat16", 128, false}, {"q8_0", 68, true}};
   ASSERT_EQ(cell_formats().size(), wanted.size());
   for (std::size_t code = 0; code < wanted.size(); ++code) {
     const CellFormat& format = cell_formats()[code];
@@ -147,6 +149,56 @@ TEST(CellFormat, FreedCellsAreNaN) {
   }
 }
 
+// The rule of q8_0 in whole numbers: a half is bits of 2^-24, a quotient is found by trying every integer.
+int nearest_integer(double number, double scale) {
+  int best = 0;
+  for (int q = -127; q <= 127; ++q) {
+    const double far = std::abs(number - q * scale), least = std::abs(number - best * scale);  // exact: 53 bits do
+    if (far < least || (far == least && q % 2 == 0)) best = q;
+  }
+  return best;
+}
+
+TEST(CellFormat, Q8NumbersAreTheNearestOfTheirScale) {
+  const CellFormat& format = *find_cell_format("q8_0");
+  std::uint32_t state = 1;
+  const auto draw = [&state] { return state = state * 1664525u + 1013904223u; };
+  for (int round = 0; round < 400; ++round) {
+    const float scale = std::ldexp(static_cast<float>(1024 + draw() % 1024), static_cast<int>(draw() % 30) - 34);
+    std::vector<float> numbers(32);
+    for (float& number : numbers) {  // any, and halves between two integers of a scale that a float16 has
+      const float whole = static_cast<float>(static_cast<int>(draw() >> 8) % 254 - 127);
+      number = (draw() & 0x10000) ? (whole + 0.5f) * scale : std::ldexp(static_cast<float>(draw() >> 8), -17) * scale;
+    }
+    numbers[round % 32] = 127.0f * scale;
+    const std::vector<std::byte> row = stored(format, numbers);
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, row.data(), sizeof bits);
+    float largest = 0.0f;
+    for (const float number : numbers) largest = std::max(largest, std::fabs(number));
+    const double kept = half_to_float(bits);
+    EXPECT_GE(127.5 * kept, largest);
+    EXPECT_LE(kept, largest / 127.0 * (1 + 0x1p-10) + 0x1p-24);
+    for (std::size_t i = 0; i < 32; ++i)
+      EXPECT_EQ(static_cast<std::int8_t>(row[2 + i]), nearest_integer(numbers[i], kept)) << round << " " << i;
+  }
+}
+
+TEST(CellFormat, Q8BlocksWithoutAScaleAreNaN) {
+  const CellFormat& format = *find_cell_format("q8_0");
+  const float largest = 127.0f * 65504.0f, infinity = std::numeric_limits<float>::infinity();
+  for (const float odd : {infinity, -infinity, std::nanf(""), 1.01f * largest}) {
+    std::vector<float> numbers(64, 1.0f);
+    numbers[40] = odd;
+    const std::vector<float> back = loaded(format, stored(format, numbers));
+    for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isnan(back[i]), i >= 32) << odd << " " << i;
+  }
+  const std::vector<float> huge(32, -largest), none(32, -0.0f), tiny(32, 1e-41f);
+  EXPECT_EQ(loaded(format, stored(format, huge)), huge);
+  EXPECT_EQ(loaded(format, stored(format, none)), std::vector<float>(32, 0.0f));
+  EXPECT_EQ(loaded(format, stored(format, tiny)), std::vector<float>(32, 0.0f));
+}
+
 TEST(CellFormat, IsFoundByDTypeAndByName) {
   for (const CellFormat& format : cell_formats()) {
     if (format.plain()) {
@@ -156,7 +208,7 @@ TEST(CellFormat, IsFoundByDTypeAndByName) {
   }
   EXPECT_EQ(plain_format(DType::kInt32), nullptr);
   EXPECT_EQ(find_cell_format("blocks"), nullptr);
-  EXPECT_EQ(cell_format_names(), "float32 or float16");
+  EXPECT_EQ(cell_format_names(), "float32, float16 or q8_0");
 }
 
 }  // namespace

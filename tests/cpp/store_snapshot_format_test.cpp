@@ -413,7 +413,7 @@ const std::vector<Rule> kRules{
     {"caches[0].kind: got 0", [](SnapshotHeader& h) { h.caches[0].kind = Kind{0}; }, Fault::kLayout},
     {"caches[1].kind: got 127", [](SnapshotHeader& h) { h.caches[1].kind = Kind{127}; }, Fault::kLayout},
     {"caches[1].kind: got 3", [](SnapshotHeader& h) { h.caches[1].kind = Kind{3}; }, Fault::kLayout},
-    {"caches[1].dtype: got 3", [](SnapshotHeader& h) { h.caches[1].dtype = 3; }, Fault::kLayout},
+    {"caches[1].dtype: got 4", [](SnapshotHeader& h) { h.caches[1].dtype = 4; }, Fault::kLayout},
     {"caches[2].kind: got 1", [](SnapshotHeader& h) { h.caches.push_back(h.caches[0]); }},
     {"caches[0].shape[0]: got -1", [](SnapshotHeader& h) { h.caches[0].shape[0] = -1; }},
     {"caches[0].shape[0]: got 4097", [](SnapshotHeader& h) { h.caches[0].shape[0] = 4097; }},

@@ -111,6 +111,7 @@ class History:
         self.order = [cell + i for cell, length, _ in SPANS for i in range(length)]
         for cell in self.order:
             self.k[:, cell], self.v[:, cell] = random.standard_normal((2, kv_heads, dim))
+        self.kept, self.words = (self.k, self.v), dim  # what cells hold, and words of a row
 
     def attended(self, q: Any, first: int, end: int, head: int, sink: float) -> tuple[Any, float, float]:
         """Of one query: the weighted sum of values, the sum of exponentials, the largest score, in float64."""
@@ -121,11 +122,11 @@ class History:
         return weights @ self.v[head, cells].astype(np.float64), weights.sum() + np.exp(sink - top), top
 
 
-def attention(dim: int, dtype: Any, bound: float) -> Play:
+def attention(dim: int, dtype: Any, bound: float, history_of: Callable[[int, Any], History] = History) -> Play:
     """attend_tiles: a tile of three rows over two splits, one through a window, with sinks; and one of partials."""
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
-        history, heads, split = History(dim, dtype), 2, 128
+        history, heads, split = history_of(dim, dtype), 2, 128
         total = len(history.order)
         bounds = [(0, total - 1), (70, total), (0, total), (0, split)]
         q = np.random.default_rng(4).standard_normal((len(bounds), heads, dim)).astype(np.float32)
@@ -140,9 +141,9 @@ def attention(dim: int, dtype: Any, bound: float) -> Play:
         sinks = np.array([0.5, -np.inf], np.float32)
         memory = ptx.GlobalMemory()
         out, partial, stats = (memory.put(empty(*shape)) for shape in ((4, heads, dim), (1, heads, dim), (1, heads, 2)))
-        stride = [history.cells * dim, dim]
-        given = [q, 0, history.k, 0, history.v, 0, *stride, *stride, np.array(table, np.int32), *at, split, heads,
-                 heads, 1 / np.sqrt(dim), 0.0, np.zeros(1, np.float32), 0, 0, sinks, 0, 1, out,
+        stride = [history.cells * history.words, history.words]
+        given = [q, 0, history.kept[0], 0, history.kept[1], 0, *stride, *stride, np.array(table, np.int32), *at, split,
+                 heads, heads, 1 / np.sqrt(dim), 0.0, np.zeros(1, np.float32), 0, 0, sinks, 0, 1, out,
                  0, partial, stats]  # fmt: skip
         report = launch(program, (1, 2, heads), 64, memory, given, seed)
         got, part_got = (
@@ -223,8 +224,11 @@ def row_kernel(entry: str) -> Play:
     return play
 
 
-def qkv(dim: int, dtype: Any, bound: float) -> Play:
-    """put_qkv: three rows, of which one stores nothing, four query heads over two K/V heads, norms and rotation."""
+def qkv(dim: int, dtype: Any, bound: float, numbers_of: Callable[[Any], Any] | None = None) -> Play:
+    """put_qkv: three rows, of which one stores nothing, four query heads over two K/V heads, norms and rotation.
+
+    ``numbers_of``: of rows of q8_0, given as bytes.
+    """
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         random, rows, heads, kv_heads, cells, pairs = np.random.default_rng(8), 3, 4, 2, 5, dim // 2 - 3
@@ -232,15 +236,15 @@ def qkv(dim: int, dtype: Any, bound: float) -> Play:
         table, frequencies = np.array([7, 3, 8, -1, 30, 1], np.int32), (0.9 ** np.arange(pairs)).astype(np.float32)
         q_norm, k_norm = random.standard_normal((2, dim)).astype(np.float32)
         memory = ptx.GlobalMemory()
-        q, k, v = (
-            memory.put(np.full(shape, np.nan, kind))
-            for shape, kind in (((rows, heads, dim), np.float32), *[((kv_heads, cells, dim), dtype)] * 2)
-        )
+        width = dim if numbers_of is None else dim // 32 * 34
+        blank = np.full((kv_heads, cells, width * np.dtype(dtype).itemsize), 0xFF, np.uint8)  # NaN in every format
+        q, k, v = (memory.put(each) for each in (empty(rows, heads, dim), blank, blank))
         given = [x, 0, table, frequencies, pairs, 0, 1.25, q_norm, 0, 1, k_norm, 0, 1, 1e-5, 1.0, q, 0, k, 0, v, 0,
                  cells,                 heads, kv_heads, dim]  # fmt: skip
         report = launch(program, (1, rows, kv_heads), 64, memory, given, seed)
         q_got = memory.get(q, (rows, heads, dim), np.float32)
-        k_got, v_got = (memory.get(each, (kv_heads, cells, dim), dtype).astype(np.float64) for each in (k, v))
+        k_got, v_got = (memory.get(each, (kv_heads, cells, width), dtype) for each in (k, v))
+        k_got, v_got = (each.astype(np.float64) if numbers_of is None else numbers_of(each) for each in (k_got, v_got))
         turned = (
             _turned(x[:, :heads], q_norm, table[::2], frequencies),
             _turned(x[:, heads:-kv_heads], k_norm, table[::2], frequencies),

@@ -20,13 +20,14 @@ import ptx
 import toolchain
 from packing_plays import PACKING_PLAYS
 from plays import Case
+from q8_plays import Q8_PLAYS
 from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
 from tensor_plays import TENSOR_PLAYS, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
-PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS]
+PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 

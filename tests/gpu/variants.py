@@ -2,7 +2,7 @@
 
 A GPU is of the work-group family: LANES 64 for small kernels, ROW_VW 4 (what NVIDIA, AMD and Intel give as their float
 vector width leads to 4), groups of 128 or 256 for products. Head sizes and storages are those of common models: every
-storage of packed weights, float16 and float32 cells, heads of 64, 128 and 256.
+storage of packed weights, cells of every format, heads of 64, 128 and 256.
 
 ``NOT_ON_GPUS`` names the sources and kernels that no GPU runs, with the reason.
 """
@@ -110,7 +110,7 @@ def _tensor_products() -> list[Variant]:
 def _attention() -> list[Variant]:
     made = []
     for dim in (64, 128, 256):
-        for cells in (0, 1):
+        for cells in (0, 1, 3):
             sizes = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}")
             made.append(Variant("attention_group", (*sizes, "MASKED=0", "LANES=64"), ("attend_tiles",), 64))
             made.append(Variant("qkv", (f"K_DIM={dim}", f"CELL_FORMAT={cells}", *_LANES), ("put_qkv",), 64))
@@ -156,7 +156,9 @@ def _small() -> list[Variant]:
         Variant("copy", _ROW, ("copy_rows", "take_rows"), 64),
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=1", *_LANES), ("load_cells", "store_cells"), 64),
+        Variant("cells", ("CELL_FORMAT=3", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells_edit", ("CELL_FORMAT=1", *_LANES), ("rotate_cells", "fill_cells"), 64),
+        Variant("cells_edit", ("CELL_FORMAT=3", "K_DIM=64", *_LANES), ("rotate_cells",), 64),
         *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), RECURRENT, 64) for dim in (64, 128)],
         *[channel_delta(dim, _LANES) for dim in (64, 128)],
         Variant("recurrent", ("DELTA_DIM=256", *delta), RECURRENT[1:], 64),

@@ -38,4 +38,13 @@ inline float kv_value(std::uint64_t prefix_hash, std::uint32_t layer, bool value
   return static_cast<float>(static_cast<std::int32_t>((hash >> 20) & 2047) - 1024);
 }
 
+// A number of a row of `dim`: the above, but in blocks of 32 (rows of other formats are shorter) a whole number up to
+// 127 and one of 127, so that q8_0 keeps it as it is.
+inline float row_value(std::uint64_t prefix_hash, std::uint32_t layer, bool value, std::uint32_t column,
+                       std::uint32_t dim) {
+  const float any = kv_value(prefix_hash, layer, value, column);
+  if (dim % 32 != 0) return any;
+  return column % 32 == 31 ? 127.0f : static_cast<float>(static_cast<std::int32_t>(any) % 128);
+}
+
 }  // namespace kvtrie::oracle

@@ -187,14 +187,15 @@ class World {
     KvShape shape;
     shape.layers = index == 0 ? 2 : 1;
     shape.kv_heads = 1;
-    shape.k_dim = 2;
+    shape.format = chance(0.1) ? find_cell_format("q8_0") : plain_format(DType::kFloat32);
+    const std::uint32_t block = shape.format->block_numbers;
+    shape.k_dim = 2 * block;
     if (chance(0.2)) {
-      shape.latent_dim = 1;
+      shape.latent_dim = block;
     } else {
-      shape.v_dim = index == 0 ? 2 : 3;
+      shape.v_dim = (index == 0 ? 2 : 3) * block;
     }
     shape.cells = cells;
-    shape.format = plain_format(DType::kFloat32);
     CausalCache::Options options;
     options.visibility = sees;
     if (sees.window > 0 && sees.chunk == 0 && chance(0.3)) options.memory = sees.window + pick<std::int32_t>({0, 1, 7});
@@ -1340,7 +1341,7 @@ class World {
       }
       const std::int32_t position = step.positions()[row];
       for (std::int32_t at = caches_[cache]->visibility().floor(position); at <= position; ++at)
-        expected.push_back(kv_value(own[static_cast<std::size_t>(at)], global_layer(cache, layer), false, 0));
+        expected.push_back(row_value(own[static_cast<std::size_t>(at)], global_layer(cache, layer), false, 0, dim));
       std::sort(seen.begin(), seen.end());
       std::sort(expected.begin(), expected.end());
       expect(seen == expected, "cache ", cache, ": the row at ", position, " sees ", seen.size(), " keys, not the ",
@@ -1423,7 +1424,7 @@ class World {
   static void write_row(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,
                         bool value) {
     for (std::uint32_t column = 0; column < dim; ++column) {
-      rows.host_span<float>()[row * dim + column] = kv_value(hash, layer, value, column);
+      rows.host_span<float>()[row * dim + column] = row_value(hash, layer, value, column, dim);
     }
   }
 
@@ -1531,7 +1532,7 @@ class World {
           if (dim == 0) continue;  // a latent's row is its key's
           std::vector<float> row(dim);
           const std::uint64_t offset = image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first));
-          std::memcpy(row.data(), bytes.data() + offset, dim * sizeof(float));
+          shape.format->load(bytes.data() + offset, dim, row.data());
           verify_rows(row, dim, at, hashes, global_layer(cache, layer), value);
         }
       }
@@ -1542,7 +1543,7 @@ class World {
                    const std::vector<std::uint64_t>& hashes, std::uint32_t layer, bool value) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t position = static_cast<std::size_t>(start) + i / dim;
-      const float expected = kv_value(hashes[position], layer, value, static_cast<std::uint32_t>(i % dim));
+      const float expected = row_value(hashes[position], layer, value, static_cast<std::uint32_t>(i % dim), dim);
       expect(rows[i] == expected, value ? "V" : "K", " of layer ", layer, " at position ", position, " is ", rows[i],
              ", expected ", expected);
     }

@@ -42,6 +42,11 @@ LOGITS_OF_SETTINGS = Bound(
 LOGITS_OF_FLOAT16_CELLS = Bound(
     "LOGITS_OF_FLOAT16_CELLS", 1e-3, "the same with K and V in float16, each of which loses up to 2^-11, up or down"
 )
+LOGITS_OF_Q8_CELLS = Bound(
+    "LOGITS_OF_Q8_CELLS",
+    5e-2,
+    "the same in q8_0, where a number that lies between two moves by 1/127 of its block's largest",
+)
 LOGITS_OF_TORCH = Bound(
     "LOGITS_OF_TORCH", 5e-4, "float32, both sides by torch, whose products add up in another order for another shape"
 )

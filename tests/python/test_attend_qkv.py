@@ -40,7 +40,7 @@ def together(step: Any, layer: int, qkv: np.ndarray, table: Any, norms: Any) -> 
 
 
 SHAPES = [(32, 32, 32, False, False), (64, 16, 24, False, True), (20, 12, 14, True, True), (16, 16, 0, False, True)]
-QUICK = [("float32", *SHAPES[0]), ("float16", *SHAPES[2])]
+QUICK = [("float32", *SHAPES[0]), ("float16", *SHAPES[2]), ("q8_0", 64, 32, 24, False, True)]
 OTHERS = [
     each for each in ((dtype, *shape) for shape in SHAPES for dtype in ("float16", "float32")) if each not in QUICK
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from bounds import LOGITS, LOGITS_OF_FLOAT16_CELLS, close
+from bounds import LOGITS, LOGITS_OF_FLOAT16_CELLS, LOGITS_OF_Q8_CELLS, close
 from reference_llama import random_llama
 
 VOCAB = 200
@@ -23,7 +23,7 @@ SEED = 2026
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    config, weights = random_llama(seed=SEED, layers=2, hidden=64, heads=4, kv_heads=2, vocab=VOCAB)
+    config, weights = random_llama(seed=SEED, layers=2, hidden=64, heads=4, kv_heads=2, vocab=VOCAB, head_dim=32)
     return kv.models.from_weights(config, weights)
 
 
@@ -49,9 +49,9 @@ def all_logits(model: Any, cache: Any, tokens: Any, chunk: int, forced: Any = ()
         return np.concatenate(parts), session.reused
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "q8_0"])
 def test_cached_logits_agree_with_cold_ones(model: Any, texts: list[Any], dtype: str) -> None:
-    bound = {"float32": LOGITS, "float16": LOGITS_OF_FLOAT16_CELLS}[dtype]
+    bound = {"float32": LOGITS, "float16": LOGITS_OF_FLOAT16_CELLS, "q8_0": LOGITS_OF_Q8_CELLS}[dtype]
     warm = kv.PrefixCache(model.caches(capacity=4096, dtype=dtype), host_bytes=0)
     forced = np.random.default_rng(SEED + 1).integers(0, VOCAB, 12, dtype=np.int32)
     close_calls = positions = flipped = 0
@@ -82,7 +82,7 @@ def test_cached_logits_agree_with_cold_ones(model: Any, texts: list[Any], dtype:
     warm.close()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "q8_0"])
 def test_going_on_after_page_out_and_page_in_is_bit_equal(model: Any, texts: list[Any], dtype: str) -> None:
     text = texts[0]
     forced = np.random.default_rng(SEED + 2).integers(0, VOCAB, 8, dtype=np.int32)

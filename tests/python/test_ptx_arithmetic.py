@@ -47,6 +47,19 @@ def field(kind: str) -> Callable[[int, int, int], int]:
     return extract
 
 
+def inserted(kind: str) -> Callable[[int, int, int, int], int]:
+    """bfi as the ISA writes it down: bit by bit."""
+
+    def insert(a: int, b: int, at: int, count: int) -> int:
+        at, count = at & 255, count & 255
+        for i in range(count):
+            if at + i < bits_of(kind):
+                b = b & ~(1 << at + i) | (a >> i & 1) << at + i
+        return b
+
+    return insert
+
+
 def permuted(a: int, b: int, select: int) -> int:
     out = 0
     for i in range(4):
@@ -160,6 +173,22 @@ def test_fields_of_bits(kind: str, uniform: bool) -> None:
 
     for seed in range(12):
         check(f"bfe.{kind} {{d}}, {{0}}, {{1}}, {{2}}", f"{kind} u32 u32", kind, field(kind), seed, given)
+
+
+@pytest.mark.parametrize("kind", ["b32", "b64"])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_inserted_bits(kind: str, uniform: bool) -> None:
+    """bfi.b32 and bfi.b64, also beyond the number's end."""
+
+    def given(random: np.random.Generator) -> list[Any]:
+        limits = np.iinfo(ptx.operands.NUMPY[kind])
+        numbers = random.integers(limits.min, limits.max, (2, 32), dtype=limits.dtype, endpoint=True)
+        at, count = (random.integers(0, 70, 1 if uniform else 32) for _ in range(2))
+        return [*numbers, np.resize(at, 32).astype(np.uint32), np.resize(count, 32).astype(np.uint32)]
+
+    op = f"bfi.{kind} {{d}}, {{0}}, {{1}}, {{2}}, {{3}}"
+    for seed in range(12):
+        check(op, f"{kind} {kind} u32 u32", kind, inserted(kind), seed, given)
 
 
 @pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])

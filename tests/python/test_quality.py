@@ -99,11 +99,13 @@ def test_every_pair_of_formats_beside_the_reference(tiny: kv.results.Quality) ->
     assert (reference.dtype, reference.kv_dtype) == ("float16", "float32")  # as the file has them
     pairs = [(each.dtype, each.kv_dtype) for each in tiny.formats]
     assert pairs == [
-        ("float16", "float16"),  # once, though "stored" is the same
-        *(("q8_0", cells) for cells in ("float32", "float16")),
-        *(("q4_0", cells) for cells in ("float32", "float16")),
+        *(("float16", cells) for cells in ("float16", "q8_0")),  # once, though "stored" is the same
+        *(("q8_0", cells) for cells in ("float32", "float16", "q8_0")),
+        *(("q4_0", cells) for cells in ("float32", "float16", "q8_0")),
     ]
-    half, eighth, *_, fourth = tiny.formats
+    half, small, eighth, *_, fourth, _ = tiny.formats
+    assert 4 * 32 * small.token_bytes == 34 * reference.token_bytes
+    assert half.kl < small.kl < fourth.kl
     assert 0 < half.kl < eighth.kl < fourth.kl and half.kl_tail < eighth.kl_tail < fourth.kl_tail
     assert 2 * half.token_bytes == reference.token_bytes == eighth.token_bytes
     assert reference.weight_bytes == half.weight_bytes > eighth.weight_bytes > fourth.weight_bytes
@@ -122,7 +124,9 @@ def test_a_loaded_model_is_compared_in_its_own_weights() -> None:
 def test_the_table_and_the_plot(tiny: kv.results.Quality, tmp_path: Path) -> None:
     header, *lines = str(tiny).splitlines()
     assert header.split()[:2] == ["weights", "K"] and lines[0].split()[:4] == ["float16", "float32", "-", "-"]
-    assert [line.split()[:2] for line in lines[1:6]] == [[each.dtype, each.kv_dtype] for each in tiny.formats]
+    assert [line.split()[:2] for line in lines[1 : 1 + len(tiny.formats)]] == [
+        [each.dtype, each.kv_dtype] for each in tiny.formats
+    ]
     assert "2 windows of 128 tokens" in str(tiny)
     tiny.plot(tmp_path / "found.svg")
     assert "<svg" in (tmp_path / "found.svg").read_text()
@@ -179,7 +183,7 @@ def test_what_is_refused() -> None:
         ({"windows": 0}, r"windows: got 0"),
         ({"dtypes": ["q8_0"]}, r"dtypes: got some with a loaded model"),
         ({"kv_dtypes": []}, r"kv_dtypes: got 0 names"),
-        ({"kv_dtypes": ["q3"]}, r"kv_dtypes: got 'q3', allowed float32, float16"),
+        ({"kv_dtypes": ["q3"]}, r"kv_dtypes: got 'q3', allowed float32, float16, q8_0"),
     ):
         with pytest.raises(kv.errors.ArgumentError, match=said):
             kv.quality(model, **{"text": text, "context": CONTEXT, **arguments})

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--kv-dtype", choices=CELL_FORMATS, action="append",
-        help=f"a format of K and V (may be repeated; default: {', '.join(CELL_FORMATS)})",
+        help=f"a format of K and V (may be repeated; default: those of {', '.join(CELL_FORMATS)} that its heads fit)",
     )  # fmt: skip
     parser.add_argument(
         "-c", "--context", "--ctx-size", type=int, default=512, metavar="TOKENS", help="of a window (default 512)"
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
             chosen.path,
             None if arguments.text is None else _read(arguments.text),
             dtypes=arguments.dtype,
-            kv_dtypes=arguments.kv_dtype or CELL_FORMATS,
+            kv_dtypes=arguments.kv_dtype,
             context=arguments.context,
             windows=arguments.windows or None,
             device=arguments.device,

@@ -122,13 +122,13 @@ class Layout:
         return made
 
     def _cells(self, room: int, dtype: str, memory: int) -> int:
-        each = {"float32": 4, "float16": 2}.get(dtype, 4)
+        each = {"float16": 2.0, "q8_0": 34 / 32}.get(dtype, 4.0)  # bytes of a number
         numbers = sum(layer.heads * (layer.k_dim + layer.v_dim) for layer in self.attention)
-        cells = room // (each * numbers) if numbers else FEWEST_CELLS
+        cells = int(room // (each * numbers)) if numbers else FEWEST_CELLS
         if cells < FEWEST_CELLS:
-            least = memory - room + FEWEST_CELLS * each * numbers
+            least = memory - room + math.ceil(FEWEST_CELLS * each * numbers)
             raise ArgumentError(f"[hf.Cache] memory: got {memory} bytes, allowed {least} or more for this model")
-        return int(cells)
+        return cells
 
 
 def cache_argument(decoder: torch.nn.Module) -> str:

@@ -101,17 +101,14 @@ class Model(WithHead):
         self._token_texts: tuple[TokenTexts | None] | None = None  # None: not made yet; the same
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
-        self._layers = [
-            DecoderLayer(
-                self.layer_plan(config, index), Site(config, weights, ropes.get(index), index, self.norm_offset)
-            )
+        sites = (
+            Site(config, weights, ropes.get(index), index, self.norm_offset)
             for index in range(config.num_hidden_layers)
-        ]
+        )
+        self._layers = [DecoderLayer(self.layer_plan(config, site.index), site) for site in sites]
         self._norm = weights.vector("model.norm.weight")
-        if config.tie_word_embeddings:
-            self._head = weights.tied(self._embedding)
-        else:
-            self._head = weights.linear("lm_head")
+        tied = config.tie_word_embeddings
+        self._head = weights.tied(self._embedding) if tied else weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
@@ -270,13 +267,13 @@ class Model(WithHead):
         warm_up: bool = True,
         **options: Any,
     ) -> list[CausalCache | RecurrentCache]:
-        """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
+        """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V (docs/cell_formats.md).
 
-        ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
-        layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for
-        each session and each point that a later prompt may go on from; None: 64, and of small ones more, one for each
-        16 cells. ``warm_up``: whether :meth:`warm_up` is called,
-        too, with ``wait=False``. Further ``options`` go to ``kv.caches.CausalCache``.
+        ``dtype``: "float16", "float32", or "q8_0" where heads are of multiples of 32 numbers. ``window_capacity``:
+        cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what layers with a window
+        keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for each session and each
+        point that a later prompt may go on from; None: 64, and of small ones more, one for each 16 cells. ``warm_up``:
+        whether :meth:`warm_up` is called, too, with ``wait=False``. Further ``options`` go to ``CausalCache``.
         """
         flag(warm_up, "model.caches", "warm_up")
         config = self.config

@@ -115,6 +115,17 @@ def _extract_fast(a: Values, at: Values, count: Values) -> Values:
     return (a << kind(bits - first - length)) >> kind(bits - length)
 
 
+def _insert(a: Values, b: Values, at: Values, count: Values) -> Values:
+    """bfi: b with the lowest ``count`` bits of a in place of its own from bit ``at`` on."""
+    bits, kind = 8 * a.dtype.itemsize, a.dtype.type
+    out = np.zeros(LANES, object)
+    for lane in range(LANES):
+        first, length = int(at[lane]) & 255, int(count[lane]) & 255
+        mask = ((1 << length) - 1 << first) & ((1 << bits) - 1)
+        out[lane] = int(b[lane]) & ~mask | int(a[lane]) << first & mask
+    return out.astype(kind)
+
+
 def _leading_zeros(a: Values) -> Values:
     bits = 8 * a.dtype.itemsize
     return np.array([bits - int(each).bit_length() for each in a], np.uint32)
@@ -252,6 +263,8 @@ def _others(program: Program, instruction: Instruction, head: str, kind: str, mo
         return _plain(program, instruction, _shift(head == "shl"), [kind, "u32"], kind)
     if head == "bfe":
         return _plain(program, instruction, _extract_fast, [kind, "u32", "u32"], kind)
+    if head == "bfi":
+        return _plain(program, instruction, _insert, [kind, kind, "u32", "u32"], kind)
     if head == "clz":
         return _plain(program, instruction, _leading_zeros, [kind], "u32")
     if head == "prmt":

@@ -1,0 +1,123 @@
+"""Plays of cells in q8_0: quantised, read, copied and turned. Bytes are exact: both sides round in the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import plays
+import ptx
+from plays import Case, History, Play, attention, launch, qkv
+from state_plays import CELLS, HEADS, LANES, RUNS, _table
+from variants import Variant
+
+_GROUP = ("LANES=64", "ROW_VW=4")
+K_DIM, V_DIM = 64, 32
+_AT = [cell + i for cell, length in RUNS for i in range(length)]
+
+
+def blocks_of(x: Any) -> Any:
+    """Rows [..., dim] as bytes [..., dim / 32 * 34] (csrc/base/cell_format.h); a NaN makes its block one."""
+    x = np.asarray(x, np.float32)
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(blocks).max(-1)
+    with np.errstate(invalid="ignore"):
+        scale = (largest * (np.float32(1) / np.float32(127))).astype(np.float16)
+        low = np.float32(127.5) * scale.astype(np.float32) < largest
+    scale = np.where(low, np.nextafter(scale, np.float16(np.inf)), scale)
+    wide = scale.astype(np.float64)[..., None]
+    whole = np.rint(np.divide(blocks, wide, out=np.zeros(blocks.shape), where=wide > 0)).clip(-127, 127)
+    bits = np.where(np.isfinite(scale), scale.view(np.uint16), np.uint16(0x7E00))
+    bytes_ = np.concatenate([bits[..., None].view(np.uint8), whole.astype(np.int8).view(np.uint8)], -1)
+    return np.ascontiguousarray(bytes_.reshape(*x.shape[:-1], -1))
+
+
+def numbers_of(kept: Any) -> Any:
+    blocks = kept.reshape(*kept.shape[:-1], -1, 34)
+    scale = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float64)
+    return (scale * blocks[..., 2:].view(np.int8)).reshape(*kept.shape[:-1], -1)
+
+
+class BlockHistory(History):
+    """The same, of what is left of the numbers in blocks."""
+
+    def __init__(self, dim: int, dtype: Any) -> None:
+        super().__init__(dim, dtype)
+        self.kept, self.words = (blocks_of(self.k), blocks_of(self.v)), dim // 32 * 17
+        self.k, self.v = (numbers_of(each) for each in self.kept)
+
+
+def _rows(random: Any, count: int, dim: int) -> Any:
+    """[HEADS, count, dim]: usual ones, halves between two integers, small ones."""
+    rows = random.standard_normal((HEADS, count, dim)).astype(np.float32)
+    rows[:, 1, :32] = (random.integers(-127, 127, (HEADS, 32)) + 0.5) * 0.25
+    rows[:, 1, 0] = 127 * 0.25
+    rows[:, 2] *= 1e-7
+    return rows
+
+
+def _pools(random: Any) -> list[Any]:
+    return [blocks_of(random.standard_normal((HEADS, CELLS, dim))) for dim in (K_DIM, V_DIM)]
+
+
+def load_cells(program: ptx.Program, seed: int) -> ptx.Report:
+    random = np.random.default_rng(44)
+    rows, before = [_rows(random, len(_AT), dim) for dim in (K_DIM, V_DIM)], _pools(random)
+    memory = ptx.GlobalMemory()
+    pools = [memory.put(each) for each in before]
+    given = [rows[0], 0, rows[1], 0, pools[0], 0, pools[1], 0, _table(len(_AT), 1), 1, CELLS, K_DIM, V_DIM]
+    report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
+    for at, pool, row in zip(pools, before, rows):
+        pool[:, _AT] = blocks_of(row)
+        assert (memory.get(at, pool.shape, np.uint8) == pool).all()
+    return report
+
+
+def store_cells(program: ptx.Program, seed: int) -> ptx.Report:
+    pools = _pools(np.random.default_rng(45))
+    wanted = [numbers_of(each[:, _AT]).astype(np.float32) for each in pools]
+    memory = ptx.GlobalMemory()
+    places = [memory.put(np.zeros_like(each)) for each in wanted]
+    given = [pools[0], 0, pools[1], 0, places[0], 0, places[1], 0, _table(len(_AT), 1), 1, CELLS, K_DIM, V_DIM]
+    report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
+    for at, each in zip(places, wanted):
+        assert (memory.get(at, each.shape, np.float32) == each).all()
+    return report
+
+
+def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
+    """12 pairs, which lie in the first of two blocks: the second keeps its bytes."""
+    pairs, angles = 12, 0.8 ** np.arange(12) * 11
+    turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    before, _ = _pools(np.random.default_rng(46))
+    memory = ptx.GlobalMemory()
+    pool = memory.put(before)
+    given = [pool, 0, _table(0, 1), turns, pairs, 0, CELLS, K_DIM]
+    report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
+    got, numbers = memory.get(pool, before.shape, np.uint8), numbers_of(before)
+    x, y = numbers[..., :pairs].copy(), numbers[..., pairs : 2 * pairs].copy()
+    numbers[..., :pairs] = x * turns[:, 0] - y * turns[:, 1]
+    numbers[..., pairs : 2 * pairs] = y * turns[:, 0] + x * turns[:, 1]
+    kept = before.copy()
+    kept[:, _AT, :34] = got[:, _AT, :34]
+    assert (got == kept).all()
+    step = np.abs(numbers[:, _AT, :32]).max(-1, keepdims=True) / 127
+    assert (np.abs(numbers_of(got)[:, _AT, :32] - numbers[:, _AT, :32]) <= 0.51 * step).all()
+    return report
+
+
+_CELLS = Variant("cells", ("CELL_FORMAT=3", "LINEAR=0", *_GROUP), ("load_cells", "store_cells"), LANES)
+_EDITS = Variant("cells_edit", ("CELL_FORMAT=3", "K_DIM=64", *_GROUP), ("rotate_cells",), LANES)
+_QKV = Variant("qkv", ("K_DIM=64", "CELL_FORMAT=3", *_GROUP), ("put_qkv",), LANES)
+_ATTENTION = Variant(
+    "attention_group", ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=3", "MASKED=0", "LANES=64"), ("attend_tiles",), LANES
+)
+_READ: Play = attention(64, np.float32, 1e-6, BlockHistory)
+Q8_PLAYS: list[Case] = [
+    Case(_CELLS, "load_cells", load_cells),
+    Case(_CELLS, "store_cells", store_cells),
+    Case(_EDITS, "rotate_cells", rotate_cells),
+    Case(_QKV, "put_qkv", qkv(64, np.uint8, 1e-2, numbers_of), plays._OF_QKV),
+    Case(_ATTENTION, "attend_tiles", _READ, ((0, plays._PAIR), (1, plays._PAIR))),
+]
