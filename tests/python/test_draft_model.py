@@ -380,3 +380,19 @@ def test_a_generation_that_is_dropped_gives_its_draft_session_back() -> None:
         assert own.stats()["sessions"] == 1
         del made
         assert own.stats()["sessions"] == 0
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_one_model_drafts_for_all_answers_of_a_batch(kind: str) -> None:
+    model, small = random_model(kind), random_model(kind)
+    texts = [words(seed, 20 + seed) for seed in (1, 2, 3)]
+    with make_cache(model) as cache:
+        plain = [list(kv.generate(model, cache.begin(text), COUNT, ignore_eos=True)) for text in texts]
+    with make_cache(model) as cache, make_cache(small) as own:
+        with kv.Batcher(model, cache, draft=kv.DraftModel(small, own)) as batcher:
+            made = [batcher.submit(text, COUNT, ignore_eos=True) for text in texts]
+            assert [each.result() for each in made] == plain
+        assert cache.stats()["accepted_tokens"] > COUNT
+        assert own.stats()["sessions"] == 0
+        assert not own.check()

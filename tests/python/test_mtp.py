@@ -496,3 +496,14 @@ def test_what_is_no_head_is_refused() -> None:
     with pytest.raises(kv.errors.NotSupportedError, match="further: got a model without"):
         plain.further(step, rows)
     model.mtp.prefix_cache.close()
+
+
+def test_batches_refuse_it_by_name() -> None:
+    """It reads the hidden states of steps that an answer has for itself."""
+    model, refused = always_right(), r"\[batch\] draft: got a prediction head, allowed drafts that need only tokens"
+    with make_cache(model) as cache:
+        for wrong in ("mtp", ["prompt", "mtp"], kv.PredictionHead(model, head_cache(model))):
+            with pytest.raises(kv.errors.ArgumentError, match=refused):
+                kv.Batcher(model, cache, draft=wrong)
+        with kv.Batcher(model, cache) as batcher, pytest.raises(kv.errors.ArgumentError, match=refused):
+            batcher.submit(prompt(1), 5, draft="mtp")

@@ -240,7 +240,7 @@ def of_tenant_a(others_said: bool, draft: tuple[str, ...]) -> dict[str, Any]:
         return {"requests": counts, **{name: after[name] - before[name] for name in names}}
 
 
-@pytest.mark.parametrize("draft", [("tree",), ("prompt",), ("prompt", "tree")])
+@pytest.mark.parametrize("draft", [("tree",), ("prompt",), ("suffix",), ("prompt", "tree", "suffix")])
 def test_nothing_of_another_tenant_can_be_counted(draft: tuple[str, ...]) -> None:
     """Neither drafts nor steps nor rows tell whether another tenant said the same; so no clock does either."""
     alone = of_tenant_a(False, draft)
