@@ -39,6 +39,7 @@ _FORGET = 0.9  # what is left of earlier verdicts after each
 _GAIN = 1.03  # least, for which it is worth it
 _LONGEST_REST = 128
 _UNKNOWN = 0.5  # how likely a draft is right, of which nothing is known
+_CAUTIOUS = 3  # drafts as long as nobody knows what they take
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
@@ -188,6 +189,8 @@ class Drafting:
             if self.chance < _UNKNOWN:
                 self._tried = self._right = 0.0  # of the next try nothing is known
             return []
+        if not self._prices:
+            count = min(count, _CAUTIOUS)
         began = self._clock()
         try:
             return self._first(session, count)

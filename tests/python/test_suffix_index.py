@@ -12,7 +12,7 @@ import pytest
 import kvtrie as kv
 from fakes import CodingModel, compute, make_cache, run
 from kinds_fakes import image, make
-from kvtrie._drafting import Drafting
+from kvtrie._drafting import Costs
 from random_models import VOCAB, random_model
 from test_draft import COUNT, VARIED, prompt
 
@@ -143,7 +143,7 @@ def test_without_room_it_is_refused_by_name(model: CodingModel) -> None:
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 def test_the_answer_is_that_without_drafts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind another beginning, where only the suffix knows how it goes on: what is forced is drafted and right."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 7))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 7) for most in limits])
     model = random_model(kind)
     script = prompt(5, COUNT + 10)
 
