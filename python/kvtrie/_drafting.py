@@ -39,7 +39,6 @@ _FORGET = 0.9  # what is left of earlier verdicts after each
 _GAIN = 1.03  # least, for which it is worth it
 _LONGEST_REST = 128
 _UNKNOWN = 0.5  # how likely a draft is right, of which nothing is known
-_CAUTIOUS = 3  # drafts as long as nobody knows what they take
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
@@ -50,10 +49,13 @@ class Costs:
         self._seconds: dict[int, deque[float]] = {}
         self._low: dict[int, float] = {}  # of each of them, what counts
         self._begun: set[int] = set()
+        self._unit: float | None = None  # seconds of one row by the quickest step so far and the guess; None: no step
 
     def measured(self, rows: int, seconds: float) -> None:
-        """The first step of each number of rows compiles and records, and does not count."""
+        """The first step of each number of rows compiles and records, and counts only as long as there is no other."""
         rows = _class_of(rows)
+        unit = seconds / _guess(rows)
+        self._unit = unit if self._unit is None else min(self._unit, unit)
         if rows not in self._begun:
             self._begun.add(rows)
             return
@@ -72,7 +74,8 @@ class Costs:
             return self._low[rows]
         known = sorted(self._low)
         if len(known) < 2 or rows < known[0]:
-            return (self._low[known[0]] / _guess(known[0]) if known else 1.0) * _guess(rows)
+            unit = self._low[known[0]] / _guess(known[0]) if known else 1.0 if self._unit is None else self._unit
+            return unit * _guess(rows)
         at = bisect_left(known, rows)
         first, last = (known[at - 1], known[at]) if at < len(known) else (known[0], known[-1])
         low, high = self._low[first], self._low[last]
@@ -92,7 +95,11 @@ class Costs:
             reverse=True,
         )
         tokens = list(accumulate((worth for worth, _ in places), initial=float(decoding)))
-        paid = list(accumulate((prices[-at] for _, at in places), initial=0.0)) if prices and self._low else None
+        paid = (
+            list(accumulate((prices[-at] for _, at in places), initial=0.0))
+            if prices and self._unit is not None
+            else None
+        )
         plain, all_plain = self.of(decoding), self.of(rows)
         best, most = 0, _GAIN * decoding / plain
         for count in _counts(len(places)):
@@ -189,8 +196,6 @@ class Drafting:
             if self.chance < _UNKNOWN:
                 self._tried = self._right = 0.0  # of the next try nothing is known
             return []
-        if not self._prices:
-            count = min(count, _CAUTIOUS)
         began = self._clock()
         try:
             return self._first(session, count)
