@@ -242,7 +242,7 @@ def python_checkpoint(data: bytes) -> None:
     else:
         (folder / "model.safetensors").write_bytes(len(rest).to_bytes(8, "little") + rest + bytes(size))
     with typed_errors("[models", "[tokenizer"):
-        kv.models._load_folder(folder, kv.models.Kept(None, None, "auto"), None)
+        kv.models._load_folder(folder, kv.models.Kept(None, None, "auto", False), None)
 
 
 def _no_device(family: Any, config: Any, sources: Any, device: Any, dtype: Any, tokenizer: Any, *rest: Any) -> None:

@@ -23,6 +23,7 @@ from kvtrie import _core
 from kvtrie._answer import Answer
 from kvtrie._closing import AsyncClosing
 from kvtrie._decoding import Beginning, Decoding, Origin
+from kvtrie._draft_model import Companion
 from kvtrie._live import Live
 from kvtrie._whole import Slotted, Whole
 from kvtrie.awaited import BothWays
@@ -285,6 +286,7 @@ LEFT_OUT = {
     kv.stores.RedisStore: "refuses to be copied for its password (test_stores)",
     kv.stores.Store: "a protocol",
     kv.replay.FleetReport: "as Report",
+    Companion: "a DraftModel's session of one answer, which that answer closes (test_draft_model)",
     Rendered: "a NamedTuple of a text and its marks",
     Beginning: "a NamedTuple of numbers and texts",
     Draw: "a NamedTuple of numbers",

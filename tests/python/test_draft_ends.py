@@ -17,7 +17,7 @@ from circles import CIRCLE
 from fakes import run
 from interruptions import Visit
 from kinds_fakes import VOCAB, History, KindsModel, make
-from kvtrie._drafting import Drafting
+from kvtrie._drafting import Costs
 from test_propose import SMALL
 from test_propose_ends import TEXT, elsewhere
 
@@ -57,7 +57,7 @@ COUNT = 12
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are as long as may be, whatever they cost."""
-    monkeypatch.setattr(Drafting, "_count", lambda _self, most: min(most, 3))
+    monkeypatch.setattr(Costs, "shares", lambda _self, _chances, limits, *_: [min(most, 3) for most in limits])
 
 
 def answer_of(text: list[int]) -> list[int]:

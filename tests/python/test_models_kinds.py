@@ -12,6 +12,7 @@ import pytest
 import kvtrie as kv
 from bounds import LOGITS, LOGITS_OF_KINDS, close, difference
 from fake_step import FakeSession, FakeStep, sights_of
+from kvtrie.models.attention_group import NO_ROTATION
 from kvtrie.models.weights import open_folder, to_float32
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -258,7 +259,7 @@ def test_caches_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_caches_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     full, local = describe(monkeypatch, "llama4-chunks", dtype="float32")
     assert (full["layers"], full["capacity"], full["dtype"]) == ([2], 8192, "float32")
-    assert full["rope"] == kv.models.base.NO_ROTATION
+    assert full["rope"] == NO_ROTATION
     assert (local["layers"], local["chunk"]) == ([0, 1, 3, 4], 16)
     assert local["rope"] == {"base": 500000.0, "interleaved": True, "scaling": None}
 
@@ -273,7 +274,7 @@ def test_caches_of_hybrids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_rope_of_keys_that_are_not_rotated_moves_nothing() -> None:
     x = np.random.default_rng(1).standard_normal((3, 2, 12)).astype(np.float32)
-    moved = kv.ops.rope(x, np.array([0, 7, 2**20], np.int32), **kv.models.base.NO_ROTATION)
+    moved = kv.ops.rope(x, np.array([0, 7, 2**20], np.int32), **NO_ROTATION)
     assert np.array_equal(np.asarray(moved), x)
 
 

@@ -244,7 +244,9 @@ class CrowdedBatches(Batches):
 class AnyCosts(Costs):
     """Drafts are as many as there may be, so that every run passes the same points."""
 
-    def shares(self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int) -> list[int]:
+    def shares(
+        self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
+    ) -> list[int]:
         return list(limits)
 
 

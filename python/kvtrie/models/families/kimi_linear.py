@@ -20,7 +20,7 @@ from ..experts_config import Fields
 from ..gguf_form import GgufForm
 from ..latent_config import LATENT, LatentConfig
 from ..reader import Raw, Reader, changed
-from ..rope_config import FULL
+from ..rope_config import FULL, RopeFields
 from ..settings import Settings, neutral, read, refused
 from ..states import States
 from ..weights import WeightSource
@@ -105,12 +105,16 @@ class KimiLinear(DeepseekV3):
 
     @classmethod
     def in_common_keys(cls, raw: Raw, where: str) -> Raw:
-        raw = {key: value for key, value in raw.items() if key != "head_dim" and not key.startswith("rope_")}
+        raw = changed(raw, dict.fromkeys(("head_dim", "rope_theta", "rope_scaling", "rope_parameters")))
         for other, own in _NAMES.items():
             raw = _by_one_name(raw, other, own, where)
         if raw.get("q_lora_rank") is None:
             raw = changed(raw, {"q_lora_rank": None})
         return super().in_common_keys(raw, where)
+
+    @classmethod
+    def read_ropes(cls, raw: Raw, where: str) -> dict[str, RopeFields]:  # noqa: ARG003 (nothing rotates)
+        return super().read_ropes({}, where)
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
@@ -129,9 +133,8 @@ class KimiLinear(DeepseekV3):
 
     @classmethod
     def sparse_layers(cls, raw: Raw, reader: Reader, where: str) -> tuple[int, ...]:
-        if raw.get("mlp_layer_types") is None:
-            return super().sparse_layers(raw, reader, where)
-        return Glm4MoeLite.sparse_layers(raw, reader, where)
+        behind = super().sparse_layers(raw, reader, where)
+        return behind if raw.get("mlp_layer_types") is None else Glm4MoeLite.sparse_layers(raw, reader, where)
 
     @classmethod
     def mixer(cls, config: CausalConfig, index: int) -> MixerPlan:
