@@ -301,9 +301,10 @@ ReusePlan PrefixCacheState::advance(Cursor& cursor, std::int32_t limit, Call& ca
 
 const SuffixIndex& PrefixCacheState::suffixes() {
   if (trie.suffixes() == nullptr) {
-    if (options.suffix_index_tokens == std::size_t{0})
+    if (options.suffix_index_tokens == std::size_t{0}) {
       fail(ErrorKind::kNotSupported, "session.continuation",
            "suffix: got true, allowed false in a cache with suffix_index_tokens of 0");
+    }
     trie.index_suffixes(options.suffix_index_tokens.value_or(PrefixCacheOptions::kSuffixIndexTokens));
   }
   return *trie.suffixes();

@@ -134,9 +134,10 @@ PrefixCachePtr make_cache(
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   options.keys = to_keys(keys, "PrefixCache");
   options.quotas = quotas;
-  if (!suffix_index_tokens.is_none())
+  if (!suffix_index_tokens.is_none()) {
     options.suffix_index_tokens = static_cast<std::size_t>(
         to_integer(suffix_index_tokens, "PrefixCache", "suffix_index_tokens", 0, SuffixIndex::kMost));
+  }
   CacheSet set = to_caches(caches);
   PrefixCachePtr made = without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
   if (const auto* timed = made->options().clock.target<PythonClock>()) timed->end().ending->set_cache(made);
