@@ -28,7 +28,10 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
                                     std::uint32_t chunk, bool adopt, Call& call,
                                     std::span<const std::span<const Token>> drafts) {
   require(!list.empty(), "step", "sessions: got none, allowed at least 1");
-  for (std::size_t s = 0; s < drafts.size(); ++s) check_drafts(list[s]->at_, drafts[s]);
+  for (std::size_t s = 0; s < drafts.size(); ++s) {
+    require_usable(list[s]->at_);
+    check_drafts(list[s]->at_, drafts[s]);
+  }
   for (const SessionPtr& session : list) {
     require_usable(session->at_);
     steps.drop_open(session->at_);

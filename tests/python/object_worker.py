@@ -61,7 +61,7 @@ GUESSES: dict[str, Any] = {
     "sessions": [],
     "given": {},
 }
-OF_OTHERS = ("ids_of", "take")  # methods that take what only another call gives
+OF_OTHERS = ("ids_of", "take", "model")  # what takes what only another call gives
 
 
 class Sweep:

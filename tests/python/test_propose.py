@@ -259,3 +259,19 @@ def test_random_drafts(kind: str) -> None:
         session.close()
     assert cache.check() == []
     run(cache, words(0, 40), model)
+
+
+def test_drafts_of_a_session_that_is_closed_are_refused(kind: str) -> None:
+    """Among others, and alone: by name, and the others go on."""
+    cache, model = make(kind, **SMALL)
+    with cache:
+        first, second = (cache.begin(words(seed, 20)) for seed in (1, 2))
+        for session in (first, second):
+            compute(session, model)
+            session.append(1)
+        second.close()
+        for sessions in ([first, second], [second, first], [second]):
+            with pytest.raises(kv.errors.ClosedError):
+                cache.batch(sessions, drafts=[[1]] * len(sessions))
+        model(cache.batch([first]))
+        assert not cache.check()
