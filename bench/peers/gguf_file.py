@@ -206,7 +206,7 @@ def _hybrid_keys(writer: Any, config: Any, arch: str) -> None:
     writer.add_ssm_state_size(config.linear_key_head_dim)
     writer.add_ssm_group_count(config.linear_num_key_heads)
     writer.add_ssm_time_step_rank(config.linear_num_value_heads)
-    writer.add_ssm_inner_size(config.value_width)
+    writer.add_ssm_inner_size(config.sizes.value_width)
     kinds = config.layer_types
     every = kinds.index("full_attention") + 1
     if list(kinds) == ["linear_attention" if (i + 1) % every else "full_attention" for i in range(len(kinds))]:
@@ -265,7 +265,7 @@ def _tensor(config: Any, arch: str, name: str, values: np.ndarray) -> tuple[str,
 
 def _unfused(config: Any, block: str, values: np.ndarray) -> dict[str, np.ndarray]:
     """q, k and v of all heads, then z, from [key head: its q, its k, its values, their z]."""
-    size = config.value_width // config.linear_num_key_heads
+    size = config.sizes.value_width // config.linear_num_key_heads
     ends = np.cumsum([config.linear_key_head_dim, config.linear_key_head_dim, size])
     parts = np.split(values.reshape(config.linear_num_key_heads, -1, values.shape[1]), ends, axis=1)
     q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
@@ -315,6 +315,6 @@ def _by_value_head(config: Any, inner: str, values: np.ndarray) -> np.ndarray:
     if inner == "linear_attn.conv1d.weight":
         values = values[:, 0, :]
     if inner in ("linear_attn.conv1d.weight", "linear_attn.in_proj_qkv.weight"):
-        keys = 2 * config.key_width
+        keys = 2 * config.sizes.key_width
         return np.concatenate([values[:keys], moved(values[keys:])])
     return moved(values)

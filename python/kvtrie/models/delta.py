@@ -10,16 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import ops
-from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
+from .delta_rule import DeltaRule, DeltaSizes, RuleForm, RuleMaps
 from .experts_config import ExpertsConfig
-from .linear import Linear
-from .step_inputs import Positions, Rows, StepLike
 from .weights import Array
-
-_L2_EPS = 1e-6  # of the norms of q and k before the delta rule
 
 
 @dataclass(frozen=True)
@@ -35,17 +30,9 @@ class HybridConfig(ExpertsConfig):
     linear_num_value_heads: int = 32
 
     @property
-    def key_width(self) -> int:
-        return self.linear_num_key_heads * self.linear_key_head_dim
-
-    @property
-    def value_width(self) -> int:
-        return self.linear_num_value_heads * self.linear_value_head_dim
-
-    @property
-    def conv_width(self) -> int:
-        """Channels of the convolution: q, k and v of all heads."""
-        return 2 * self.key_width + self.value_width
+    def sizes(self) -> DeltaSizes:
+        heads = (self.linear_num_key_heads, self.linear_num_value_heads)
+        return DeltaSizes(*heads, self.linear_key_head_dim, self.linear_value_head_dim, self.linear_conv_kernel_dim)
 
     def layers(self, kind: str) -> tuple[int, ...]:
         return tuple(index for index, found in enumerate(self.layer_types) if found == kind)
@@ -59,79 +46,40 @@ class DeltaPlan:
     fused: bool
 
     def shapes(self, config: ModelConfig) -> Shapes:
-        c, heads = self.config, self.config.linear_num_value_heads
+        c, sizes = self.config, self.config.sizes
         outputs = (
-            {"qkvz": c.conv_width + c.value_width, "ba": 2 * heads}
+            {"qkvz": sizes.conv_width + sizes.value_width, "ba": 2 * sizes.value_heads}
             if self.fused
-            else {"qkv": c.conv_width, "z": c.value_width, "b": heads, "a": heads}
+            else {
+                "qkv": sizes.conv_width,
+                "z": sizes.value_width,
+                "b": sizes.value_heads,
+                "a": sizes.value_heads,
+            }
         )
         return {
             **{f"linear_attn.in_proj_{name}.weight": (out, config.hidden_size) for name, out in outputs.items()},
-            "linear_attn.conv1d.weight": (c.conv_width, 1, c.linear_conv_kernel_dim),
-            "linear_attn.A_log": (heads,),
-            "linear_attn.dt_bias": (heads,),
-            "linear_attn.norm.weight": (c.linear_value_head_dim,),
-            "linear_attn.out_proj.weight": (config.hidden_size, c.value_width),
+            "linear_attn.conv1d.weight": (sizes.conv_width, 1, c.linear_conv_kernel_dim),
+            "linear_attn.A_log": (sizes.value_heads,),
+            "linear_attn.dt_bias": (sizes.value_heads,),
+            "linear_attn.norm.weight": (sizes.value_dim,),
+            "linear_attn.out_proj.weight": (config.hidden_size, sizes.value_width),
         }
 
     def build(self, site: Site) -> Mixer:
-        return GatedDelta(self, site)
+        form = RuleForm("linear_attn", "norm", "out_proj", self.config.rms_norm_eps)
+        return DeltaRule(self.config.sizes, form, self._maps(site), site)
 
-
-class GatedDelta:
-    """The gated delta rule; q, k [rows, k_heads, k_dim], v and the output's gate z [rows, v_heads, v_dim]."""
-
-    config: HybridConfig
-    index: int
-    qkv: Linear
-    z: Linear
-    b: Linear
-    a: Linear
-    conv: Tensor
-    decay: Tensor
-    decay_bias: Tensor
-    norm: Tensor
-    out: Linear
-    scale: Tensor
-
-    def __init__(self, plan: DeltaPlan, site: Site) -> None:
+    def _maps(self, site: Site) -> RuleMaps:
         prefix, weights = f"{site.prefix}.linear_attn", site.weights
-        self.config = config = plan.config
-        self.index = site.index
-        if plan.fused:
-            qkv, z, b, a = rows_by_part(config)
-            self.qkv, self.z = weights.linears(f"{prefix}.in_proj_qkvz", [qkv, z])
-            self.b, self.a = weights.linears(f"{prefix}.in_proj_ba", [b, a], quantise=False)
+        if self.fused:
+            rows = rows_by_part(self.config)
+            qkv, z = weights.linears(f"{prefix}.in_proj_qkvz", rows[:2])
+            b, a = weights.linears(f"{prefix}.in_proj_ba", rows[2:], quantise=False)
         else:
-            self.qkv, self.z = weights.linear(f"{prefix}.in_proj_qkv"), weights.linear(f"{prefix}.in_proj_z")
-            self.b, self.a = (weights.linear(f"{prefix}.in_proj_{name}", quantise=False) for name in ("b", "a"))
-        self.conv = weights.vector(f"{prefix}.conv1d.weight", lambda weight: weight[:, 0, :])
-        self.decay = weights.vector(f"{prefix}.A_log", lambda a_log: -np.exp(a_log))
-        self.decay_bias = weights.vector(f"{prefix}.dt_bias")
-        self.norm = weights.vector(f"{prefix}.norm.weight")
-        self.out = weights.linear(f"{prefix}.out_proj")
-        self.scale = weights.constant(np.full(config.linear_key_head_dim, config.linear_key_head_dim**-0.5))
-
-    def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
-        c = self.config
-        rows = h.shape[0]
-        mixed = ops.silu(step.conv(self.index, self.qkv(h), self.conv))
-        q, k, v = ops.split(mixed, [c.key_width, c.key_width, c.value_width])
-        q, k = (self._unit(part.reshape(rows, c.linear_num_key_heads, c.linear_key_head_dim)) for part in (q, k))
-        v = v.reshape(rows, c.linear_num_value_heads, c.linear_value_head_dim)
-        g = ops.mul(ops.softplus(ops.add(self.a(h), self.decay_bias)), self.decay)
-        y = step.gated_delta(self.index, ops.mul(q, self.scale), k, v, g, ops.sigmoid(self.b(h)))
-        y = y.reshape(rows, c.value_width)
-        if take is not None:
-            y, h = take.take(y), take.take(h)
-            x = None if x is None else take.take(x)
-        heads = (y.shape[0], c.linear_num_value_heads, c.linear_value_head_dim)
-        y = ops.rms_norm(y.reshape(*heads), self.norm, c.rms_norm_eps)
-        return self.out(ops.silu_mul(self.z(h).reshape(*heads), y).reshape(heads[0], c.value_width), x)
-
-    @staticmethod
-    def _unit(x: Tensor) -> Tensor:
-        return ops.l2_norm(x, _L2_EPS)
+            qkv, z = weights.linear(f"{prefix}.in_proj_qkv"), weights.linear(f"{prefix}.in_proj_z")
+            b, a = (weights.linear(f"{prefix}.in_proj_{name}", quantise=False) for name in ("b", "a"))
+        return RuleMaps(qkv, [a], b, [z])
 
 
 def rows_by_part(config: HybridConfig) -> tuple[Array, Array, Array, Array]:

@@ -15,7 +15,8 @@ from ..causal import CausalConfig
 from ..common_settings import COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import MixerPlan
-from ..delta_parts import NO_DELTA, DeltaPartsPlan, DeltaSizes, join_convs
+from ..delta_parts import NO_DELTA, DeltaPartsPlan, join_convs
+from ..delta_rule import DeltaSizes
 from ..experts_config import Fields
 from ..gguf_form import GgufForm
 from ..latent_config import LATENT, LatentConfig

@@ -16,7 +16,8 @@ from ..causal import CausalConfig, CausalModel
 from ..common_settings import COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import BEFORE, BEHIND, LayerPlan, MixerPlan
-from ..delta_parts import NO_DELTA, DeltaPartsPlan, DeltaSizes, join_convs
+from ..delta_parts import NO_DELTA, DeltaPartsPlan, join_convs
+from ..delta_rule import DeltaSizes
 from ..experts_config import Fields
 from ..reader import Raw, Reader, changed
 from ..rope_config import FULL

@@ -223,9 +223,7 @@ class Qwen3Next(Model):
     @classmethod
     def states(cls, config: ModelConfig) -> States:
         assert isinstance(config, HybridConfig)
-        c = config
-        heads = (c.linear_num_value_heads, c.linear_value_head_dim, c.linear_key_head_dim)
-        return States(c.layers(LINEAR), c.linear_conv_kernel_dim - 1, c.conv_width, *heads)
+        return config.sizes.states(config.layers(LINEAR))
 
 
 def _experts(c: HybridConfig) -> ExpertsPlan:

@@ -189,7 +189,7 @@ class _Search:
         c = self._config
         parts = [
             self._whole(f"{block}.{name}.weight", (rows, c.hidden_size))
-            for name, rows in (("attn_qkv", c.conv_width), ("attn_gate", c.value_width))
+            for name, rows in (("attn_qkv", c.sizes.conv_width), ("attn_gate", c.sizes.value_width))
         ]
         qkv, z, _, _ = rows_by_part(c)
         return reordered(joined(parts), np.argsort(np.concatenate([qkv, z])))
@@ -246,10 +246,10 @@ def _grouped(found: WeightSource, leaf: str, c: HybridConfig) -> WeightSource:
     if leaf == "linear_attn.norm.weight":
         return found
     if leaf == "linear_attn.out_proj.weight":
-        columns = order(c.value_width)
+        columns = order(c.sizes.value_width)
         return moved(found, found.shape, lambda values: values[:, columns])
     if leaf in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
-        return reordered(found, order(c.conv_width, 2 * c.key_width))
+        return reordered(found, order(c.sizes.conv_width, 2 * c.sizes.key_width))
     return reordered(found, order(found.shape[0]))
 
 
