@@ -176,6 +176,7 @@ class Drafting:
 
     def limit(self, most: int) -> int:
         """How many it may have in the next step, ``most`` at most: 0 while it rests."""
+        self._spent = 0.0  # on drafts of a step that did not come
         if self._rest > 0:
             self._rest -= 1
             return 0
@@ -213,7 +214,7 @@ class Drafting:
         return []
 
     def _took(self, count: int, seconds: float) -> None:
-        self._spent += seconds
+        self._spent = seconds
         if self._asked:
             self._prices.append(seconds / count)
         self._asked = True
