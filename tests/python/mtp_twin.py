@@ -50,6 +50,10 @@ def head_weights(raw: dict[str, Any], seed: int = 7) -> dict[str, Any]:
             shapes |= mlp(f"{LAYER}.mlp.experts.{each}", hidden, raw["moe_intermediate_size"])
     else:
         shapes |= mlp(f"{LAYER}.mlp", hidden, raw["intermediate_size"])
+    return random_weights(shapes, seed)
+
+
+def random_weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Any]:
     random = np.random.default_rng(seed)
     return {
         name: (random.standard_normal(shape) * (0.2 if len(shape) == 1 else shape[-1] ** -0.5)).astype(np.float32)
@@ -65,20 +69,27 @@ def mlp(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
 class Twin:
     """``weights``: of the whole checkpoint, by name; ``config``: as it was parsed."""
 
+    layer = LAYER
+    fc, embedding_norm, hidden_norm, norm = (
+        f"mtp.{name}" for name in ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    )
+    offset = 1.0  # norms multiply by (offset + weight)
+
     def __init__(self, config: Any, weights: dict[str, Any]) -> None:
         self.config = config
+        self.eps = config.rms_norm_eps
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
         self.embedding = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", self.embedding)
 
     def __call__(self, hidden: Floats, tokens: list[int]) -> tuple[Floats, Floats]:
         """Logits [n, vocab] and states [n, hidden] of ``hidden`` [n, hidden] and the ``tokens`` behind each of them."""
-        embedded = self._norm(self.embedding[tokens], "mtp.pre_fc_norm_embedding")
-        both = np.concatenate([embedded, self._norm(np.asarray(hidden, np.float64), "mtp.pre_fc_norm_hidden")], 1)
-        x = both @ self.weights["mtp.fc.weight"].T
-        x = x + self._attention(self._norm(x, f"{LAYER}.input_layernorm"))
-        x = x + self._mlp(self._norm(x, f"{LAYER}.post_attention_layernorm"))
-        states = self._norm(x, "mtp.norm")
+        embedded = self._norm(self.embedding[tokens], self.embedding_norm)
+        both = np.concatenate([embedded, self._norm(np.asarray(hidden, np.float64), self.hidden_norm)], 1)
+        x = both @ self.weights[f"{self.fc}.weight"].T
+        x = x + self._attention(self._norm(x, f"{self.layer}.input_layernorm"))
+        x = x + self._mlp(self._norm(x, f"{self.layer}.post_attention_layernorm"))
+        states = self._norm(x, self.norm)
         return states @ self.head.T, states
 
     def drafts(self, hidden: Floats, tokens: list[int], most: int) -> tuple[list[int], float]:
@@ -94,9 +105,9 @@ class Twin:
             hidden = np.concatenate([hidden, states[-1:]])
         return found, lead
 
-    def _norm(self, x: Floats, name: str) -> Floats:
+    def _norm(self, x: Floats, name: str, eps: float | None = None) -> Floats:
         mean = np.mean(x * x, axis=-1, keepdims=True)
-        made: Floats = x / np.sqrt(mean + self.config.rms_norm_eps) * (1 + self.weights[f"{name}.weight"])
+        made: Floats = x / np.sqrt(mean + (eps or self.eps)) * (self.offset + self.weights[f"{name}.weight"])
         return made
 
     def _linear(self, x: Floats, name: str) -> Floats:

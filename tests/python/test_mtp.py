@@ -18,25 +18,30 @@ from bounds import LOGITS_OF_KINDS, close
 from kvtrie._drafting import Costs
 from kvtrie.models.weights import open_folder, to_float32
 from mtp_twin import LAYER, Twin, head_weights
+from mtp_twin_layers import RAWS, LayerTwin, weights_behind
 from random_models import random_model
 from reference_llama import save_checkpoint
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 GOLDENS = Path(__file__).parent / "goldens"
-NAMES = ("qwen3-next-experts", "qwen3-next-sparse-bias", "qwen3-5-dense", "qwen3-5-experts")
+NAMES = ("qwen3-next-experts", "qwen3-next-sparse-bias", "qwen3-5-dense", "qwen3-5-experts", *RAWS)
 VOCAB = 128
 COUNT = 40
 VARIED: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "seed": 5}
 
 
 def raw_of(name: str) -> dict[str, Any]:
+    if name in RAWS:
+        return RAWS[name]
     found: dict[str, Any] = json.loads((GOLDENS / name / "config.json").read_text())
     return found
 
 
 def weights_of(name: str) -> dict[str, Any]:
-    """Of the golden, and of a head."""
+    """Of the golden, or of a random model, and of a head."""
+    if name in RAWS:
+        return weights_behind(name)
     own = {key: to_float32(source.read(), source.dtype) for key, source in open_folder(GOLDENS / name).items()}
     return {**own, **head_weights(raw_of(name))}
 
@@ -45,7 +50,14 @@ def load(name: str, weights: Any = None) -> Any:
     return kv.models.from_weights(raw_of(name), weights or weights_of(name), dtype="float32", mtp=True)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+def twin_of(name: str, model: Any) -> Twin:
+    return LayerTwin(RAWS[name], weights_of(name)) if name in RAWS else Twin(model.config, weights_of(name))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.soak) if name == "glm4-moe-lite" else name for name in NAMES],
+)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -101,7 +113,7 @@ def test_hidden_states_are_what_the_head_of_the_model_reads(name: str) -> None:
 def test_the_head_is_that_of_the_twin(name: str, chunk: int) -> None:
     """Its logits and states, row by row, in chunks and at once."""
     model, tokens = load(name), prompt(2, 24)
-    twin = Twin(model.config, weights_of(name))
+    twin = twin_of(name, model)
     hidden = hidden_of(model, tokens)
     logits, states = twin(hidden[:-1], tokens[1:])
     with head_cache(model) as cache, cache.begin(tokens[1:]) as session:
@@ -198,7 +210,7 @@ def test_what_a_good_head_says_is_accepted() -> None:
         assert made.accepted == made.proposed > COUNT / 2
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-experts", "qwen3-5-dense"])
+@pytest.mark.parametrize("name", ["qwen3-next-experts", "qwen3-5-dense", "glm4-moe", "deepseek-v3"])
 def test_random_answers(name: str) -> None:
     """Answers that go on with right drafts and wrong ones, go back, end and come again, in two namespaces: drafts are
     those that the twin makes of all hidden states, whatever the head's cache knew; where its likeliest tokens are not
@@ -206,7 +218,7 @@ def test_random_answers(name: str) -> None:
     print("seed 42")
     random = np.random.default_rng(42)
     model = load(name)
-    twin = Twin(model.config, weights_of(name))
+    twin = twin_of(name, model)
     told = 0
     with make_cache(model, 1024) as cache, head_cache(model, 1024) as own:
         head = kv.PredictionHead(model, own)

@@ -127,11 +127,9 @@ def load(
     found = _model_at(path, "models.load")
     if found.is_dir():
         return _load_folder(found, kept, progress)
-    if mtp:
-        raise NotSupportedError(f"[models.load] mtp: got {found.name}, allowed a folder, whose head is mtp.* tensors")
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
 
-    parts = read(found)
+    parts = read(found, kept.mtp)
     account = {found.name: parts.settled}
     return _build(parts.family, parts.config, parts.sources, kept, parts.tokenizer, progress, account)
 

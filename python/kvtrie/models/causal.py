@@ -34,6 +34,7 @@ from .config import (
 from .decoder import BEFORE, LayerPlan, MixerPlan, MlpPart, MlpPlan, NormNames
 from .experts_config import ExpertsConfig, Fields
 from .moe import ExpertsPlan
+from .mtp import MtpPlan
 from .reader import Raw, Reader
 from .rope_arguments import RopeArguments, Scaling
 from .rope_config import FULL, SLIDING, Defaults, RopeFields, read_rope, whole_heads
@@ -95,6 +96,7 @@ class CausalModel(Model):
     activation: ClassVar[tuple[str, tuple[str, ...]]] = ("hidden_act", ("silu", "swish"))  # its key, and what it may be
     renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # parts of tensors' names in files, and what they are here
     kind_of_config: ClassVar[type[CausalConfig]] = CausalConfig
+    brings_head: ClassVar[bool] = False  # whether checkpoints bring a prediction head, of a layer like the last
 
     config: CausalConfig
 
@@ -164,6 +166,18 @@ class CausalModel(Model):
         return LayerPlan(cls.mixer(config, index), mlp, cls.norms, config.residual_multiplier)
 
     @classmethod
+    def mtp_plan(cls, config: ModelConfig) -> MtpPlan | None:
+        """A layer like the last one; REQUIRES, where there is one: all layers attend alike."""
+        if not cls.brings_head:
+            return None
+        assert isinstance(config, CausalConfig)
+        index = config.num_hidden_layers
+        experts = cls.experts(config) if config.expert_layers else None
+        layer = LayerPlan(cls.mixer(config, index), experts or cls.mlp(config), cls.norms, config.residual_multiplier)
+        (group,) = cls.attention_groups(config)
+        return MtpPlan(layer, group._replace(layers=(index,)), experts)
+
+    @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, CausalConfig)
         groups: dict[tuple[str, bool], list[int]] = {}
@@ -214,14 +228,6 @@ class CausalModel(Model):
 
     def finish(self, logits: Tensor) -> Tensor:
         return _times(logits, self._multipliers[1])
-
-
-def without_further(config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-    """``sources`` but for those of layers that predict further tokens, which stand behind the others."""
-    last = config.num_hidden_layers
-    further = {name.split(".")[2] for name in sources if name.endswith(".eh_proj.weight")}
-    prefixes = tuple(f"model.layers.{index}." for index in further if index.isdigit() and int(index) >= last)
-    return {name: source for name, source in sources.items() if not name.startswith(prefixes)}
 
 
 def softcap(logits: Tensor, cap: float) -> Tensor:

@@ -131,7 +131,10 @@ COMMON: Settings = {
     "rope_parameters": read("RoPE: see below"),
     "partial_rotary_factor": read("RoPE: see below"),
     "original_max_position_embeddings": read("RoPE: see below"),
-    **_all("mtp_* num_nextn_predict_layers", "layers that predict further tokens; the next one is the same without"),
+    **_all(
+        "mtp_* num_nextn_predict_layers",
+        "layers that predict further tokens; the next one is the same without, and `mtp=True` goes by the tensors",
+    ),
 }
 GENERATION: Settings = {
     "bos_token_id": read("before that of config.json"),

@@ -194,7 +194,7 @@ ARCHITECTURE: Settings = {
     ".embedding_length_out": read("allowed if it is 0 or embedding_length"),
     ".block_count": read("layers, with those that predict further tokens"),
     ".nextn_predict_layers": read(
-        "last blocks, which predict further tokens: hybrids may have them, and they are left out"
+        "last blocks, which predict further tokens: read with `mtp=True` where there is one, else left out"
     ),
     ".feed_forward_length": read("width of the MLPs"),
     ".attention.head_count": read("heads; a list if all are equal"),

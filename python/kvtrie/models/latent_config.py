@@ -12,16 +12,18 @@ from typing import ClassVar
 
 from ..errors import FormatError
 from .attention_group import AttentionGroup
-from .causal import CausalConfig, CausalModel, without_further
+from .causal import CausalConfig, CausalModel
 from .common_settings import SIZE
 from .config import ModelConfig
 from .decoder import MixerPlan
 from .experts_config import Fields
 from .latent import LatentPlan, LatentSizes
+from .mtp import named_as_head
 from .reader import Raw, Reader, changed
 from .rope_arguments import RopeArguments
 from .rope_config import rope_type_of
 from .settings import Settings, read
+from .stored import FURTHER
 from .weights import WeightSource
 
 _MOST = 2**20
@@ -57,6 +59,7 @@ class LatentModel(CausalModel):
     kind_of_config: ClassVar[type[CausalConfig]] = LatentConfig
     own_rope: ClassVar[Settings] = OWN_ROPE
     turns: ClassVar[bool] = True
+    ignored: ClassVar[Mapping[str, str]] = FURTHER
 
     @classmethod
     def in_common_keys(cls, raw: Raw, where: str) -> Raw:
@@ -98,7 +101,7 @@ class LatentModel(CausalModel):
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-        return without_further(config, super().adapt(config, sources))
+        return named_as_head(config, super().adapt(config, sources))
 
 
 def _interleaved(reader: Reader) -> bool:

@@ -9,8 +9,21 @@ its attention has a cache of its own (:meth:`MtpHead.caches`). For the token aft
 of the hidden state. Models load the head where they are asked to (``kv.models.load(path, mtp=True)``); a drafter drives
 it (_prediction_head.py).
 
-Source: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2), Qwen Team 2025; the order of what fc reads, and which norm is
-where, as in vLLM's model of Qwen3-Next's head.
+Checkpoints have it under three sorts of names; here it has Qwen's:
+
+    Qwen                        GLM-4.5, DeepSeek-V3 (N: layers)    GGUF
+    mtp.fc                      model.layers.N.eh_proj              blk.N.nextn.eh_proj
+    mtp.pre_fc_norm_embedding   model.layers.N.enorm                blk.N.nextn.enorm
+    mtp.pre_fc_norm_hidden      model.layers.N.hnorm                blk.N.nextn.hnorm
+    mtp.norm                    model.layers.N.shared_head.norm     blk.N.nextn.shared_head_norm
+    mtp.embed_tokens            model.layers.N.embed_tokens         blk.N.nextn.embed_tokens
+    mtp.lm_head                 model.layers.N.shared_head.head     blk.N.nextn.shared_head_head
+    mtp.layers.0.*              model.layers.N.*                    blk.N.*
+
+The last two tables are the model's own where they are missing or the same.
+
+Source: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2), Qwen Team 2025, Zhipu AI 2025 (arXiv 2508.06471); the order of
+what fc reads, and which norm is where, as in vLLM's models of these heads and in llama.cpp's GLM and Qwen graphs.
 
 Threads: a built head does not change; its cache has a lock. Sizes in elements, capacities in cells (tokens).
 """
@@ -18,8 +31,9 @@ Threads: a built head does not change; its cache has a lock. Sizes in elements, 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from .. import ops
@@ -28,19 +42,40 @@ from .._locks import make_lock
 from .._whole import Whole
 from ..errors import NotSupportedError
 from ..prefix_cache import PrefixCache
-from .attention_group import NO_ROTATION, AttentionGroup
+from .attention_group import AttentionGroup
 from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Norm, Shapes, Site
 from .linear import Linear
 from .moe import ExpertsPlan
 from .step_inputs import Positions, Rope, Rows, StepLike, checked_tokens
+from .stored import EMBEDDING, HEAD, ignores, same_numbers
 from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, check_table
 
-__all__ = ["MtpHead", "MtpPlan", "WithHead", "build_head", "head_sources"]
+__all__ = [
+    "LAYER",
+    "OWN_EMBEDDING",
+    "OWN_HEAD",
+    "MtpHead",
+    "MtpPlan",
+    "WithHead",
+    "build_head",
+    "head_sources",
+    "named_as_head",
+]
 
-_LAYER = "mtp.layers.0"
+LAYER = "mtp.layers.0"
+OWN_EMBEDDING, OWN_HEAD = "mtp.embed_tokens.weight", "mtp.lm_head.weight"  # where they are not the model's
 _NORMS = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+_NAMES = {  # below "model.layers.N.", and below "mtp."
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head.norm": "norm",
+    "shared_head.head": "lm_head",
+    "embed_tokens": "embed_tokens",
+}
+_FURTHER = re.compile(r"model\.layers\.(\d{1,9})\.(.+)")
 
 
 class MtpPlan(NamedTuple):
@@ -51,20 +86,25 @@ class MtpPlan(NamedTuple):
     experts: ExpertsPlan | None = None
 
     def shapes(self, config: ModelConfig) -> Shapes:
-        """Every tensor of the head by its name in a checkpoint."""
+        """Every tensor of the head by its name; those of :meth:`tables` may be there, too."""
         hidden = config.hidden_size
         return {
             "mtp.fc.weight": (hidden, 2 * hidden),
             **{f"mtp.{name}.weight": (hidden,) for name in _NORMS},
-            **{f"{_LAYER}.{name}": shape for name, shape in self.layer.shapes(config).items()},
+            **{f"{LAYER}.{name}": shape for name, shape in self.layer.shapes(config).items()},
         }
+
+    @staticmethod
+    def tables(config: ModelConfig) -> Shapes:
+        """The tables that a head may have for itself."""
+        return dict.fromkeys((OWN_EMBEDDING, OWN_HEAD), (config.vocab_size, config.hidden_size))
 
 
 @dataclass(frozen=True)
 class _HeadSite(Site):
     @property
     def prefix(self) -> str:
-        return _LAYER
+        return LAYER
 
 
 class MtpHead(Whole):
@@ -85,6 +125,8 @@ class MtpHead(Whole):
             Norm(weights.vector(f"mtp.{name}.weight"), self.config.rms_norm_eps, model.norm_offset) for name in _NORMS
         )
         self._fc = weights.linear("mtp.fc")
+        self.embedding = weights.table(OWN_EMBEDDING) if OWN_EMBEDDING in sources else None  # None: the model's
+        self.lm_head = weights.linear("mtp.lm_head") if OWN_HEAD in sources else None  # None: the model's
         rope = plan.group.rope
         turned = None if rope is None else Rope(plan.group.heads_of(self.config)[1], rope, self.device)
         site = _HeadSite(self.config, weights, turned, plan.group.layers[0], model.norm_offset)
@@ -105,9 +147,9 @@ class MtpHead(Whole):
         """New caches for the head's layer: ``capacity`` in cells, ``dtype`` of K and V; ``device``: the model's where
         it is None."""
         group, place = self._group, self.device if device is None else device
-        rope = NO_ROTATION if group.rope is None else group.rope
-        heads = group.heads_of(self.config)
-        return [CausalCache(list(group.layers), *heads, capacity, dtype=dtype, device=place, rope=rope)]
+        shape = (list(group.layers), *group.heads_of(self.config), capacity)
+        rope, latent = group.shift(self.config), group.latent_dim
+        return [CausalCache(*shape, dtype=dtype, device=place, rope=rope, latent_dim=latent)]
 
     @property
     def prefix_cache(self) -> PrefixCache:
@@ -156,11 +198,13 @@ class WithHead(Whole):
         model that ``hidden`` [rows, hidden_size] is of. Raises ``kv.errors.NotSupportedError`` for a model without a
         head, and ``kv.errors.ArgumentError`` for a token outside the vocabulary.
         """
-        if self.mtp is None:
+        mtp = self.mtp
+        if mtp is None:
             raise NotSupportedError("[models] further: got a model without its prediction head, allowed load(mtp=True)")
         tokens = checked_tokens(step, self.config)
-        found = self.mtp(step, self.embed(tokens), hidden, Rows(step, False))
-        return self.finish(self._head(found)), found
+        embedded = self.embed(tokens) if mtp.embedding is None else ops.embedding(mtp.embedding, tokens)
+        found = mtp(step, embedded, hidden, Rows(step, False))
+        return self.finish((mtp.lm_head or self._head)(found)), found
 
 
 def head_sources(
@@ -174,16 +218,49 @@ def head_sources(
     plan = family.mtp_plan(config)
     if plan is None:
         raise NotSupportedError(
-            f"[models.load] mtp: got {family.family}, allowed a family whose prediction head is computed: qwen3_next, "
-            "qwen3_5, qwen3_5_moe"
+            f"[models.load] mtp: got {family.family}, allowed a family whose prediction head is computed: deepseek_v3, "
+            "glm4_moe, glm4_moe_lite, qwen3_next, qwen3_5, qwen3_5_moe"
         )
     own = {name: source for name, source in sources.items() if name.startswith("mtp.")}
     if not own:
-        raise NotSupportedError("[models.load] mtp: got a checkpoint without mtp.* tensors, allowed one with them")
+        raise NotSupportedError(
+            "[models.load] mtp: got a checkpoint without mtp.* tensors, allowed one with them, with a layer of eh_proj "
+            "behind the last, or with a nextn block"
+        )
     if plan.experts is not None:
-        own = plan.experts.separate_below(own, config, f"{_LAYER}.{plan.experts.prefix}.experts")
-    check_table(own, plan.shapes(config), lambda _name: False)
-    return own
+        own = plan.experts.separate_below(own, config, f"{LAYER}.{plan.experts.prefix}.experts")
+    tables = {name: shape for name, shape in plan.tables(config).items() if name in own}
+    check_table(own, {**plan.shapes(config), **tables}, ignores({}))
+    return {name: source for name, source in own.items() if not _is_the_models(name, source, sources)}
+
+
+def _is_the_models(name: str, source: WeightSource, sources: Mapping[str, WeightSource]) -> bool:
+    """Whether it is a table that the model has, number by number, as DeepSeek and Zhipu store it."""
+    if name not in (OWN_EMBEDDING, OWN_HEAD):
+        return False
+    other = sources.get(HEAD) if name == OWN_HEAD else None
+    return same_numbers(source, sources[EMBEDDING] if other is None else other)
+
+
+def named_as_head(config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+    """``sources`` with the layers that predict further tokens, which stand behind the others and have ``eh_proj``,
+    under names below "mtp."."""
+    last = config.num_hidden_layers
+    layers = {int(match[1]) for name in sources if (match := _FURTHER.fullmatch(name)) and match[2] == "eh_proj.weight"}
+    further = sorted(layer for layer in layers if layer >= last)
+    found: dict[str, WeightSource] = {}
+    for name, source in sources.items():
+        match = _FURTHER.fullmatch(name)
+        if match is not None and int(match[1]) in further:
+            name = _below_mtp(further.index(int(match[1])), match[2])
+            source = replace(source, name=name)
+        found[name] = source
+    return found
+
+
+def _below_mtp(number: int, leaf: str) -> str:
+    base, _, kind = leaf.rpartition(".")
+    return f"mtp.{_NAMES[base]}.{kind}" if number == 0 and base in _NAMES else f"mtp.layers.{number}.{leaf}"
 
 
 def build_head(model: WithHead, own: Mapping[str, WeightSource], progress: Progress | None = None) -> MtpHead:

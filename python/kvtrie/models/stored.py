@@ -31,7 +31,8 @@ IMAGES: Mapping[str, str] = {
     "multi_modal_projector.*": "brings images among the tokens; images are not computed",
 }
 FURTHER: Mapping[str, str] = {
-    "mtp.*": "predicts further tokens; the next one is the same without (`mtp=True` reads Qwen3-Next's and Qwen3.5's)"
+    "mtp.*": "predicts further tokens, also as layers with eh_proj behind the last; the next one is the same without "
+    "(`mtp=True` reads those of DeepSeek-V3, GLM-4.5, GLM-4.7-Flash, Qwen3-Next and Qwen3.5)"
 }
 
 Config = TypeVar("Config", bound=ModelConfig)

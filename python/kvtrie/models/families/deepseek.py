@@ -21,7 +21,7 @@ from ..latent_gguf import LATENT_LEAVES, latent_from_gguf
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..settings import Settings, neutral, read
-from ..stored import IMAGES
+from ..stored import FURTHER, IMAGES
 from .glm4_moe import EXPERTS, Dots1
 
 if TYPE_CHECKING:
@@ -50,7 +50,12 @@ class DeepseekV3(LatentModel, Dots1):
     architectures: ClassVar[tuple[str, ...]] = ("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration")
     also: ClassVar[tuple[str, ...]] = ("kimi_k2",)
     outer = "kimi_k25"
-    ignored: ClassVar[Mapping[str, str]] = {**IMAGES, "mm_projector.*": IMAGES["multi_modal_projector.*"]}
+    ignored: ClassVar[Mapping[str, str]] = {
+        **FURTHER,
+        **IMAGES,
+        "mm_projector.*": IMAGES["multi_modal_projector.*"],
+    }
+    brings_head: ClassVar[bool] = True
     settings: ClassVar[Settings] = {
         **COMMON,
         **EXPERTS,

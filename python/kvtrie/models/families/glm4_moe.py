@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..causal import CausalConfig, CausalModel, no_windows, without_further
+from ..causal import CausalConfig, CausalModel, no_windows
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig
 from ..experts_config import SHARED_LEAVES, Fields, count_of, scored_from_gguf
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
+from ..mtp import named_as_head
 from ..reader import Raw, Reader
 from ..settings import Settings, read
+from ..stored import FURTHER
 from ..weights import WeightSource
 
 if TYPE_CHECKING:
@@ -114,6 +116,8 @@ class Dots1(CausalModel):
 class Glm4Moe(Dots1):
     family = "glm4_moe"
     architectures = ("Glm4MoeForCausalLM",)
+    ignored = FURTHER
+    brings_head = True
     settings: ClassVar[Settings] = {
         **Dots1.settings,
         "use_qk_norm": read("whether each head of q and k is normed"),
@@ -148,7 +152,7 @@ class Glm4Moe(Dots1):
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
-        return without_further(config, super().adapt(config, sources))
+        return named_as_head(config, super().adapt(config, sources))
 
 
 def group_choice(reader: Reader, count: int, silent: int | None, where: str) -> Fields:

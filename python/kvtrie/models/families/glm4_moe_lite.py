@@ -12,6 +12,7 @@ from ...errors import FormatError
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..settings import Settings, read
+from ..stored import FURTHER
 from .deepseek import DeepseekV3
 
 _DENSE, _SPARSE = "dense", "sparse"
@@ -22,7 +23,7 @@ class Glm4MoeLite(DeepseekV3):
     architectures = ("Glm4MoeLiteForCausalLM",)
     also = ()
     outer = ""
-    ignored: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Mapping[str, str]] = FURTHER
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # files are DeepSeek-V3's
     settings: ClassVar[Settings] = {
         **{key: value for key, value in DeepseekV3.settings.items() if key != "first_k_dense_replace"},

@@ -24,6 +24,7 @@ from ..reader import Raw, Reader, changed
 from ..rope_config import FULL, RopeFields
 from ..settings import Settings, neutral, read, refused
 from ..states import States
+from ..stored import FURTHER
 from ..weights import WeightSource
 from .deepseek import DeepseekV3
 from .glm4_moe import EXPERTS
@@ -79,7 +80,8 @@ class KimiLinear(DeepseekV3):
     architectures = ("KimiLinearForCausalLM",)
     also = ()
     outer = ""
-    ignored: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Mapping[str, str]] = FURTHER
+    brings_head = False
     settings: ClassVar[Settings] = _SETTINGS
     gguf: ClassVar[Mapping[str, GgufForm]] = {}
     defaults: ClassVar[Mapping[str, object]] = {

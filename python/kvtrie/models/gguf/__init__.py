@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ...errors import NotSupportedError
 from ..base import Model
 from ..config import ModelConfig
+from ..decoder import Shapes
 from ..families import FAMILIES
 from ..gguf_form import GgufForm
 from ..gguf_settings import file_settings
@@ -51,9 +53,12 @@ class Parts(NamedTuple):
     settled: Settled
 
 
-def read(path: Path) -> Parts:
-    """Reads everything but the weights. Raises ``kv.errors.FormatError`` or ``kv.errors.NotSupportedError`` naming the
-    file and the key or tensor; warns once of keys that no list names."""
+def read(path: Path, mtp: bool = False) -> Parts:
+    """Reads everything but the weights; ``mtp``: those of the prediction head are among them.
+
+    Raises ``kv.errors.FormatError`` or ``kv.errors.NotSupportedError`` naming the file and the key or tensor; warns
+    once of keys that no list names.
+    """
     file = read_gguf(path)
     refuse_other_kinds(file)
     keys = Keys(file)
@@ -68,7 +73,8 @@ def read(path: Path) -> Parts:
     text = read_text(keys)
     ends = {} if text is None else {"bos_token_id": text.bos_id, "eos_token_id": text.end_ids}
     config = family.parse_config({**form.read(Description(file, keys, form.divided)), **ends}, None, str(path))
-    sources = checkpoint_sources(file, form, config, family.tensor_shapes(config))
+    head = _head_shapes(family, config, keys) if mtp else {}
+    sources = checkpoint_sources(file, form, config, family.tensor_shapes(config), head)
     if text is None:
         return Parts(family, config, sources, None, settled)
     if text.tokenizer.vocab_size > config.vocab_size:
@@ -76,6 +82,18 @@ def read(path: Path) -> Parts:
             "tokenizer.ggml.tokens", text.tokenizer.vocab_size, f"up to {config.vocab_size}, the rows of token_embd"
         )
     return Parts(family, config, sources, text.tokenizer, settled)
+
+
+def _head_shapes(family: type[Model], config: ModelConfig, keys: Keys) -> Shapes:
+    """Of the prediction head; {} where there is none, or none that is computed."""
+    blocks, plan = keys.integer(".nextn_predict_layers", 0, default=0), family.mtp_plan(config)
+    if blocks == 0 or plan is None:
+        return {}
+    if blocks > 1:
+        raise NotSupportedError(
+            f"[models.load] {keys.path}: {keys.architecture}.nextn_predict_layers: got {blocks}, allowed 1 with mtp"
+        )
+    return {**plan.shapes(config), **plan.tables(config)}
 
 
 def _form(keys: Keys) -> tuple[type[Model], GgufForm]:

@@ -8,6 +8,8 @@
 - ``qwen35`` has value heads round robin over the key heads, checkpoints have them grouped by key head. ``qwen3next``
   has them grouped, but q, k, v and z of all heads one after the other where checkpoints go key head by key head.
 - ``deepseek2`` may have the maps of latents as two tensors, of which that of keys is turned round for each head.
+- The block that predicts further tokens has names of its own beside those of a layer (models/mtp.py); where its last
+  norm is missing that is the model's, as in llama.cpp.
 - Experts are one tensor for all; q, k and v of a layer may be one tensor, too, and so may gate and up.
 
 Checked against llama.cpp's conversion scripts and transformers' GGUF loader, and by tests/python/test_gguf.py.
@@ -28,6 +30,7 @@ from ..delta import HybridConfig, rows_by_part
 from ..experts_config import ExpertsConfig
 from ..gguf_form import GgufForm
 from ..latent_config import LatentConfig
+from ..mtp import LAYER, OWN_EMBEDDING, OWN_HEAD
 from ..recurrent import RecurrentConfig
 from ..weights import Array, WeightSource, to_float32
 from .reader import GgufFile, Tensor
@@ -51,19 +54,39 @@ _COMMON = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_PREDICTION = {
+    "mtp.fc.weight": "nextn.eh_proj.weight",
+    "mtp.pre_fc_norm_embedding.weight": "nextn.enorm.weight",
+    "mtp.pre_fc_norm_hidden.weight": "nextn.hnorm.weight",
+    "mtp.norm.weight": "nextn.shared_head_norm.weight",
+    OWN_EMBEDDING: "nextn.embed_tokens.weight",
+    OWN_HEAD: "nextn.shared_head_head.weight",
+}
+_MAY_BE_MISSING = ("mtp.norm.weight", OWN_EMBEDDING, OWN_HEAD)  # as llama.cpp has it
 _CONVOLUTIONS = ("linear_attn.conv1d.weight", "conv.conv.weight", "mamba.conv1d.weight")
 _HALVES = ("mlp.gate_proj", "mlp.up_proj")  # of one tensor, in files without ffn_gate
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 
 
 def checkpoint_sources(
-    file: GgufFile, form: GgufForm, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+    file: GgufFile,
+    form: GgufForm,
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    head: Mapping[str, tuple[int, ...]],
 ) -> dict[str, WeightSource]:
-    """The tensors that ``shapes`` names. Raises ``kv.errors.FormatError`` naming a tensor that is missing, has another
-    shape or a type that cannot be read, and the ones that nobody asked for."""
+    """The tensors that ``shapes`` names, and those of the prediction head that ``head`` names; {}: it stays unread.
+
+    Raises ``kv.errors.FormatError`` naming a tensor that is missing, has another shape or a type that cannot be read,
+    and the ones that nobody asked for.
+    """
     search = _Search(file, form, config)
     found = {name: search.find(name, shape) for name, shape in shapes.items()}
-    search.check_rest()
+    for name, shape in head.items():
+        source = search.find_of_head(name, shape)
+        if source is not None:
+            found[name] = source
+    search.check_rest(len(head) > 0)
     return found
 
 
@@ -84,10 +107,25 @@ class _Search:
         _, _, block, leaf = name.split(".", 3)
         return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
 
-    def check_rest(self) -> None:
-        """Blocks that predict further tokens stay unread, see metadata.py. Other tensors that were not asked for would
-        change what is computed, as biases, scales, adapters or factors of a layer do: they are refused."""
-        layers = self._config.num_hidden_layers
+    def find_of_head(self, name: str, shape: tuple[int, ...]) -> WeightSource | None:
+        """Of the prediction head, which is the first block behind the layers; None: the model has it for both."""
+        block = f"blk.{self._config.num_hidden_layers}"
+        if name not in _PREDICTION:
+            leaf = name.removeprefix(f"{LAYER}.")
+            return self._undone(leaf, shape, self._in_block(block, leaf, shape))
+        leaf = _PREDICTION[name]
+        written = f"{block}.{leaf}"
+        if written not in self._file.tensors and name in _MAY_BE_MISSING:
+            if name != "mtp.norm.weight":
+                return None
+            written = _TOP["model.norm.weight"]
+        return self._undone(leaf, shape, self._whole(written, shape))
+
+    def check_rest(self, head: bool) -> None:
+        """Blocks that predict further tokens stay unread but for the ``head``, see metadata.py. Other tensors that were
+        not asked for would change what is computed, as biases, scales, adapters or factors of a layer do: they are
+        refused."""
+        layers = self._config.num_hidden_layers + head
         extra = sorted(name for name in self._file.tensors.keys() - self._used if _block(name) < layers)
         if extra:
             names = ", ".join(extra[:4]) + (", ..." if len(extra) > 4 else "")
