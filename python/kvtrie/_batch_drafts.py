@@ -13,19 +13,21 @@ Threads: that of the batch. Units: rows, tokens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
 from ._checked import Checked, Checking
-from ._core import Step
+from ._core import Step, Tensor
 from ._decoding import Decoding
 from ._drafting import Costs, Drafting
+from ._prediction_head import HeadDrafter
 from ._protocols import Logits, StepModel
 from .draws import Draw, draw
 
-__all__ = ["Drafts", "accept", "find_drafts", "logits_of", "rows_of"]
+__all__ = ["Drafts", "accept", "find_drafts", "logits_of", "rows_of", "seeing"]
 
 Drafts = Mapping[Decoding, Sequence[int]]  # of those that have some
 Fail = Callable[[Decoding, BaseException], None]  # ends one answer alone, or raises
@@ -46,7 +48,8 @@ def find_drafts(answers: Sequence[Decoding], rows: int, costs: Costs, fail: Fail
     chances = [drafting.chance for _, drafting, _ in asking]
     prices = [drafting.price for _, drafting, _ in asking]
     counts = costs.shares(chances, [limit for *_, limit in asking], rows, decoding, prices)
-    found = [_found(each, drafting, count, fail) for (each, drafting, _), count in zip(asking, counts)]
+    before = _heads_together([(each, drafting, count) for (each, drafting, _), count in zip(asking, counts)])
+    found = [_found(each, drafting, count, before, fail) for (each, drafting, _), count in zip(asking, counts)]
     kept = costs.shares(chances, [len(drafts) for drafts in found], rows, decoding) if any(found) else counts
     return {each: drafts[:count] for (each, *_), drafts, count in zip(asking, found, kept) if drafts[:count]}
 
@@ -56,12 +59,58 @@ def _limit(each: Decoding) -> int:
     return each.drafting.limit(most) if each.drafting is not None and most > 0 else 0
 
 
-def _found(each: Decoding, drafting: Drafting, count: int, fail: Fail) -> list[int]:
+def _heads_together(asked: Sequence[tuple[Decoding, Drafting, int]]) -> dict[Decoding, float]:
+    """Has a prediction head that several answers ask first write for all of them; of each, the seconds of its share."""
+    heads = [
+        (each, drafting.first_head, count)
+        for each, drafting, count in asked
+        if count > 0 and drafting.first_head is not None and each.session is not None
+    ]
+    if len(heads) < 2:
+        return {}
+    began = time.perf_counter()
+    HeadDrafter.write_together([(head, each.live, count) for each, head, count in heads if head is not None])
+    seconds, total = time.perf_counter() - began, sum(count for *_, count in heads)
+    return {each: seconds * count / total for each, _, count in heads}
+
+
+def _found(each: Decoding, drafting: Drafting, count: int, before: Mapping[Decoding, float], fail: Fail) -> list[int]:
     try:
-        return drafting.find(each.live, count)
+        return drafting.find(each.live, count, before.get(each, 0.0))
     except BaseException as error:
         fail(each, error)
         return []
+
+
+class _HiddenModel(Protocol):
+    def __call__(
+        self, step: Step, all_rows: bool = ..., rows: Sequence[int] | None = ..., *, hidden: bool
+    ) -> tuple[Logits, Tensor]: ...
+
+
+def seeing(model: StepModel, answers: Sequence[Decoding], failed: list[tuple[Decoding, BaseException]]) -> StepModel:
+    """``model``, whose hidden states the drafters of ``answers`` see that read them. What one of them raises goes to
+    ``failed``."""
+    watching = [(at, each) for at, each in enumerate(answers) if each.drafting is not None and each.drafting.watches]
+    if not watching:
+        return model
+
+    def computed(step: Step, all_rows: bool = False, rows: Sequence[int] | None = None) -> Logits:
+        logits, hidden = cast(_HiddenModel, model)(step, all_rows, rows, hidden=True)
+        ends = np.cumsum(np.bincount(step.sequences, minlength=len(answers))).tolist()
+        begins, tokens, positions = [0, *ends], np.asarray(step.tokens), np.asarray(step.positions)
+        for at, each in watching:
+            assert each.drafting is not None
+            own = slice(begins[at], ends[at])
+            if own.start == own.stop:
+                continue
+            try:
+                each.drafting.see(each.live, int(positions[own.start]), tokens[own], hidden[own.start : own.stop])
+            except Exception as error:
+                failed.append((each, error))
+        return logits
+
+    return cast(StepModel, computed)
 
 
 class _Rows(NamedTuple):

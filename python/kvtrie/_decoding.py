@@ -99,18 +99,13 @@ class Origin(NamedTuple):
 
 def drafting_of(model: StepModel, draft: Draft, costs: Costs | None = None) -> Drafting | None:
     """None: nothing is drafted. ``costs``: those of the steps that it shares with others. ``ArgumentError`` for a model
-    that gives only the logits of last rows, and for a drafter that reads steps of one answer where they are shared."""
+    that gives only the logits of last rows."""
     found = drafters(draft, model)
     if not found:
         return None
     if not takes(model, "all_rows"):
         raise ArgumentError("[generate] draft: got a model that takes no all_rows, allowed one that gives them")
-    drafting = Drafting(found, costs, vocab_size_of(model))
-    if costs is not None and drafting.watches:
-        raise ArgumentError(
-            "[batch] draft: got a prediction head, allowed drafts that need only tokens: it reads steps of one answer"
-        )
-    return drafting
+    return Drafting(found, costs, vocab_size_of(model))
 
 
 def takes(model: StepModel, name: str) -> bool:

@@ -22,20 +22,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-import numpy as np
-import numpy.typing as npt
-
 from . import _core
 from ._arguments import refusal, whole
 from ._live import Live
+from ._own_session import OwnSession, Tokens, first_apart
 from ._prompts import vocab_size_of
 from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
-from .errors import ArgumentError, CacheFullError, ClosedError
+from .errors import ArgumentError
 
-__all__ = ["Companion", "DraftModel", "first_apart"]
+__all__ = ["Companion", "DraftModel"]
 
-Tokens = npt.NDArray[np.int32]
 _CHUNK = 512  # rows of a prefill step
 
 
@@ -84,57 +81,33 @@ class DraftModel(Live):
         return f"<kvtrie.DraftModel: {self._model!r}>"
 
 
-class Companion:
+class Companion(OwnSession):
     """The draft model's session of one answer. ``vocab_size``: drafts end before tokens beyond it, which the model that
     they are for does not have. ``context``: tokens of the longest text, drafts included."""
 
     def __init__(self, model: StepModel, cache: _core.PrefixCache, vocab_size: int, context: int | None = None) -> None:
+        super().__init__(cache)
         self._model = model
-        self._cache = cache
         self._vocab_size = vocab_size
         self._known = _least(vocab_size_of(model))  # ids below it
         self._most = _least(_context(model), cache.longest, context)
         self._branches = bool(cache.stats()["recurrent"])
-        self._session: _core.Session | None = None
-        self._closed = False
 
-    def __call__(self, session: _core.Session, most: int) -> list[int]:
-        """At most ``most`` tokens that the draft model would write behind all that ``session`` has recorded.
-
-        Raises ``kv.errors.CacheFullError`` where its cache has no room for them.
-        """
-        tokens = session.tokens
+    def _drafts(self, session: _core.Session, tokens: Tokens, most: int) -> list[int]:
+        """What the draft model would write."""
         most = min(most, self._most - len(tokens))
         if most < 1 or len(tokens) == 0 or tokens.min() < 0 or tokens.max() >= self._known:
             return []
-        try:
-            return self._written(self._in_step(session, tokens), most)
-        except CacheFullError:
-            self._give_way()
-            raise
-        except ClosedError:
-            if self._closed:  # by another thread, and so is the answer
-                return []
-            raise
-
-    def close(self) -> None:
-        """Gives back what its session holds; what was published stays in the cache. It drafts nothing more."""
-        self._closed = True
-        self._give_way()
-
-    def _give_way(self) -> None:
-        own, self._session = self._session, None
-        if own is not None:
-            own.close()
+        return self._written(self._in_step(session, tokens), most)
 
     def _in_step(self, session: _core.Session, tokens: Tokens) -> _core.Session:
         """Its own session with exactly ``tokens``, of which at least one remains to be computed."""
-        own, publish = self._session, session.publishes
+        own, publish = self._own, session.publishes
         if own is not None and own.publishes and not publish:  # what the answer computes is its own by now
             self._give_way()
             own = None
         if own is None:
-            own = self._session = self._cache.begin(tokens, session.namespace, publish=publish)
+            own = self._own = self._cache.begin(tokens, session.namespace, publish=publish)
             if self._closed:
                 self._give_way()
             return own
@@ -170,13 +143,6 @@ class Companion:
                 return found
             session.append(token)
             logits = self._model(session.decode())
-
-
-def first_apart(one: Tokens, other: Tokens) -> int:
-    """The first place where two texts differ, or one of them ends."""
-    count = min(len(one), len(other))
-    apart = np.flatnonzero(one[:count] != other[:count])
-    return int(apart[0]) if apart.size else count
 
 
 # ---- whether a model can draft for another ---------------------------------------------------------------------------

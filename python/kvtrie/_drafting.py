@@ -25,7 +25,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
+
 from . import _core
+from ._prediction_head import HeadDrafter
 from ._protocols import StepModel
 from .draft import Drafter, close_drafter, watched
 from .errors import ArgumentError, CacheFullError
@@ -187,8 +191,9 @@ class Drafting:
         """How likely a draft is right behind right ones, by the last ones; 1/2 where nothing is known."""
         return (self._right + _UNKNOWN) / (self._tried + 1)
 
-    def find(self, session: _core.Session, count: int) -> list[int]:
+    def find(self, session: _core.Session, count: int, before: float = 0.0) -> list[int]:
         """Up to ``count`` drafts, of the first drafter that knows something. It rests where it is to have none.
+        ``before``: seconds that were spent on them already.
 
         ``kv.errors.ArgumentError`` for what is no token of the model.
         """
@@ -204,7 +209,7 @@ class Drafting:
             self.refused()
             return []
         finally:
-            self._took(count, self._clock() - began)
+            self._took(count, before + self._clock() - began)
 
     def _first(self, session: _core.Session, count: int) -> list[int]:
         for drafter in self._drafters:
@@ -256,6 +261,18 @@ class Drafting:
     def watched(self, model: StepModel) -> StepModel:
         """``model``, whose steps drafters see."""
         return watched(model, self._drafters)
+
+    def see(self, session: _core.Session, start: int, tokens: npt.NDArray[np.int32], hidden: _core.Tensor) -> None:
+        """The rows of its answer in a step that others share; arguments as of ``HeadDrafter.see``."""
+        for each in self._drafters:
+            if isinstance(each, HeadDrafter):
+                each.see(session, start, tokens, hidden)
+
+    @property
+    def first_head(self) -> HeadDrafter | None:
+        """The prediction head that is asked first; None: others are."""
+        first = self._drafters[0]
+        return first if isinstance(first, HeadDrafter) else None
 
     def close(self) -> None:
         """Gives back what drafters hold. May be called again, from any thread."""

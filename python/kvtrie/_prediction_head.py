@@ -12,6 +12,8 @@ states: either the head's cache knows these rows, or the head begins behind them
 
 When an answer ends, the rows that are still to come are computed, so that the next turn finds them.
 
+In a batch the head writes for several answers at once, in steps that they share (``write_together``).
+
 Source: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2); the head itself: models/mtp.py.
 
 Threads: a :class:`PredictionHead` may be shared by any number of answers; a :class:`HeadDrafter` belongs to one, and
@@ -20,23 +22,24 @@ only ``close`` may come from another thread. Lengths are counted in tokens.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core, ops
 from ._arguments import refusal
-from ._draft_model import first_apart
 from ._live import Live
 from ._locks import make_lock
+from ._own_session import OwnSession, Tokens, first_apart
 from ._protocols import Logits, StepModel
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, CacheFullError, ClosedError, Error
 
 __all__ = ["HeadDrafter", "PredictionHead"]
 
-Tokens = npt.NDArray[np.int32]
 _CHUNK = 512  # rows of a step
 _HELD = 128  # rows of hidden states that wait for the next drafts
 
@@ -53,7 +56,7 @@ class HeadModel(Protocol):
     def mtp(self) -> _Head | None: ...
 
     def __call__(
-        self, step: _core.Step, all_rows: bool = ..., *, hidden: bool
+        self, step: _core.Step, all_rows: bool = ..., *, hidden: Literal[True]
     ) -> tuple[_core.Tensor, _core.Tensor]: ...
 
     def further(self, step: _core.Step, hidden: _core.Tensor) -> tuple[_core.Tensor, _core.Tensor]: ...
@@ -104,20 +107,26 @@ class _Seen(NamedTuple):
         return self.start + len(self.tokens)
 
 
-class HeadDrafter:
+class _Ready(NamedTuple):
+    """Drafts behind ``tokens``."""
+
+    tokens: Tokens
+    found: list[int]
+
+
+class HeadDrafter(OwnSession):
     """The head's session of one answer."""
 
     def __init__(self, model: HeadModel, cache: _core.PrefixCache) -> None:
+        super().__init__(cache)
         self._model = model
-        self._cache = cache
         self._lock = make_lock()
         self._answer: _core.Session | None = None  # whose steps were seen
         self._text: Tokens = np.empty(0, np.int32)  # the tokens of the answer when they last were
         self._seen: list[_Seen] = []  # in order; of rows that the head has not computed, and of its last one
-        self._own: _core.Session | None = None
         self._start = 0  # the position of its first row
         self._last: tuple[_core.Tensor, _core.Tensor] | None = None  # logits and hidden state of its last row
-        self._closed = False
+        self._ready: _Ready | None = None  # what it wrote together with others
 
     def watch(self, model: StepModel) -> StepModel:
         """``model``, with its hidden states seen."""
@@ -125,30 +134,26 @@ class HeadDrafter:
 
         def computed(step: _core.Step, all_rows: bool = False, *, hidden: bool = False) -> object:
             logits, states = computing(step, all_rows, hidden=True)
-            self._see(step, states)
+            if len(step.sessions) == 1:
+                self.see(step.sessions[0], int(np.asarray(step.positions)[0]), np.asarray(step.tokens), states)
             return (logits, states) if hidden else logits
 
         return cast(StepModel, computed)
 
-    def __call__(self, session: _core.Session, most: int) -> list[int]:
-        """At most ``most`` tokens that the head says follow all that ``session`` has recorded.
-
-        Raises ``kv.errors.CacheFullError`` where its cache has no room for them.
-        """
-        tokens = session.tokens
-        most = min(most, self._cache.longest - len(tokens) + 1)
-        if most < 1 or len(tokens) < 2 or tokens.min() < 0:
+    def _drafts(self, session: _core.Session, tokens: Tokens, most: int) -> list[int]:
+        """What the head says."""
+        most = self._most(tokens, most)
+        ready, self._ready = self._ready, None
+        if ready is not None and np.array_equal(ready.tokens, tokens):
+            return ready.found[:most]
+        if most < 1:
             return []
-        try:
-            with self._lock:
-                return self._written(session, tokens, most)
-        except CacheFullError:
-            self._begin_again()
-            raise
-        except ClosedError:
-            if self._closed:  # by another thread, and so is the answer
-                return []
-            raise
+        with self._lock:
+            return self._written(session, tokens, most)
+
+    def _most(self, tokens: Tokens, most: int) -> int:
+        """How many it may have of ``most``, by the text; 0 or less: none."""
+        return 0 if len(tokens) < 2 or tokens.min() < 0 else min(most, self._cache.longest - len(tokens) + 1)
 
     def close(self) -> None:
         """Computes the rows that the next turn goes on from, unless it drafts just now, and gives back its session."""
@@ -157,18 +162,17 @@ class HeadDrafter:
                 self._catch_up_last()
             finally:
                 self._lock.release()
-        self._closed = True
-        self._begin_again()
+        super().close()
         self._answer = None
 
     # --- the model's steps ------------------------------------------------------------------------------------------
 
-    def _see(self, step: _core.Step, hidden: _core.Tensor) -> None:
-        """REQUIRES: a complete step, or one with drafts, of a single session."""
-        if self._closed or len(step.sessions) != 1:
+    def see(self, answer: _core.Session, start: int, tokens: npt.NDArray[np.int32], hidden: _core.Tensor) -> None:
+        """Hidden states [rows, hidden_size] of the rows of ``answer`` in a step that is complete, or has drafts.
+        ``tokens`` [rows]: of these rows, the first of which stands at ``start``."""
+        if self._closed:
             return
-        answer = step.sessions[0]
-        seen = _Seen(int(np.asarray(step.positions)[0]), np.array(step.tokens, np.int32), hidden)
+        seen = _Seen(start, np.array(tokens, np.int32), hidden)
         try:
             with self._lock:
                 self._answer = answer
@@ -177,7 +181,7 @@ class HeadDrafter:
                 if sum(len(each.tokens) for each in self._seen) > _HELD:
                     self._catch_up(answer, answer.tokens)
         except CacheFullError:
-            self._begin_again()
+            self._give_way()
         except ClosedError:
             if not self._closed:
                 raise
@@ -208,18 +212,40 @@ class HeadDrafter:
             return
         try:
             self._catch_up(answer, answer.tokens)
-        except Error:  # it only spares others the work
-            self._begin_again()
+        except Exception:  # it only spares others the work
+            self._give_way()
+
+    # --- with others ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def write_together(asked: Sequence[tuple[HeadDrafter, _core.Session, int]]) -> None:
+        """Drafts of several answers, each behind all that its session has recorded, in steps that they share: as many
+        as the longest needs. They are given where each is asked for them. Where that fails each writes alone."""
+        alike: dict[tuple[int, int], list[_Writing]] = {}
+        for drafter, session, most in asked:
+            tokens = session.tokens
+            if drafter._most(tokens, most) > 0:
+                own = _Writing(drafter, session, tokens, drafter._most(tokens, most), [])
+                alike.setdefault((id(drafter._model), id(drafter._cache)), []).append(own)
+        for each in alike.values():
+            with suppress(Error):
+                _write(each)
 
     # --- the head's rows --------------------------------------------------------------------------------------------
 
-    def _begin_again(self) -> None:
-        own, self._own, self._last, self._seen = self._own, None, None, []
-        if own is not None:
-            own.close()
+    def _give_way(self) -> None:
+        """Without the hidden states that wait for it."""
+        self._last, self._seen = None, []
+        super()._give_way()
 
     def _catch_up(self, session: _core.Session, tokens: Tokens) -> None:
         """Computes all rows whose hidden state and token are there."""
+        for run in self._to_compute(session, tokens):
+            self._compute(self._session(session, tokens, run.start, run.end), run.start, run.hidden)
+        self._seen = self._seen[-1:]
+
+    def _to_compute(self, session: _core.Session, tokens: Tokens) -> list[_Seen]:
+        """Rows that its session has not, and hidden states are there of."""
         self._stand(tokens)
         own = self._own
         if own is not None and own.publishes and not session.publishes:  # what the answer computes is its own by now
@@ -227,15 +253,12 @@ class HeadDrafter:
             own.close()
         last = len(tokens) - 1  # rows end before it
         if last > self._cache.longest or (len(tokens) and tokens.min() < 0):
-            return self._begin_again()
-        for run in self._runs(tokens[:last]):
-            parts = [each.hidden for each in run]
-            hidden = parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
-            self._compute(self._session(session, tokens, run[0].start, run[-1].end), run[0].start, hidden)
-        self._seen = self._seen[-1:]
+            self._give_way()
+            return []
+        return [_joined(run) for run in self._runs(tokens[:last])]
 
     def _runs(self, text: Tokens) -> list[list[_Seen]]:
-        """The rows of ``text`` that its session has not and hidden states are there of, neighbours together."""
+        """Those of ``text``, neighbours together."""
         runs: list[list[_Seen]] = []
         reached = self._next()
         for seen in self._seen:
@@ -282,12 +305,20 @@ class HeadDrafter:
             first = self._start + int(np.asarray(step.positions)[0]) - start
             self._last = self._model.further(step, hidden[first : first + len(step.tokens)])
 
-    def _written(self, session: _core.Session, tokens: Tokens, most: int) -> list[int]:
-        self._catch_up(session, tokens)
+    def _at_end(self, tokens: Tokens) -> tuple[_core.Session, _core.Tensor, _core.Tensor] | None:
+        """Its session, and what it gave for the last row of ``tokens``: logits and hidden state; None: it is not
+        there."""
         own, last = self._own, self._last
         if own is None or last is None or self._start + own.length != len(tokens) - 1:
+            return None
+        return (own, *last)
+
+    def _written(self, session: _core.Session, tokens: Tokens, most: int) -> list[int]:
+        self._catch_up(session, tokens)
+        there = self._at_end(tokens)
+        if there is None:
             return []
-        logits, hidden = last
+        own, logits, hidden = there
         found = _likeliest(logits)
         if most == 1 or not found:
             return found
@@ -302,7 +333,84 @@ class HeadDrafter:
         return found
 
 
+def _joined(run: Sequence[_Seen]) -> _Seen:
+    """Neighbours as one."""
+    if len(run) == 1:
+        return run[0]
+    hidden = ops.concat([each.hidden for each in run], axis=0)
+    return _Seen(run[0].start, np.concatenate([each.tokens for each in run]), hidden)
+
+
 def _likeliest(logits: Logits) -> list[int]:
     """Of one row; none where no logit is finite."""
     token = draw(logits, [Draw()])[0]
     return [] if token == NONE else [token]
+
+
+# ---- several answers at once -----------------------------------------------------------------------------------------
+
+
+class _Writing(NamedTuple):
+    """What the head writes for one answer: at most ``most`` tokens behind ``tokens``."""
+
+    drafter: HeadDrafter
+    session: _core.Session
+    tokens: Tokens
+    most: int
+    found: list[int]
+
+
+def _write(each: Sequence[_Writing]) -> None:
+    """Of one model and one cache."""
+    model, cache = each[0].drafter._model, each[0].drafter._cache
+    with ExitStack() as held:
+        for one in each:
+            held.enter_context(one.drafter._lock)
+        _catch_up_together(model, cache, each)
+        going: list[tuple[_Writing, _core.Session]] = []
+        states: list[_core.Tensor] = []
+        for one in each:
+            there = one.drafter._at_end(one.tokens)
+            if there is None:
+                continue
+            own, logits, hidden = there
+            one.found.extend(_likeliest(logits))
+            if one.found and one.most > 1:
+                going.append((one, held.enter_context(own.branch(publish=False))))
+                states.append(hidden)
+        while going:
+            for one, branch in going:
+                branch.append(one.found[-1])
+            step = cache.batch([branch for _, branch in going])
+            logits, hidden = model.further(step, ops.concat(states, axis=0) if len(states) > 1 else states[0])
+            tokens = draw(logits, [Draw()] * len(going))
+            for (one, _), token in zip(going, tokens):
+                one.found.extend([] if token == NONE else [token])
+            on = [at for at, (one, _) in enumerate(going) if tokens[at] != NONE and len(one.found) < one.most]
+            going, states = [going[at] for at in on], [hidden[at : at + 1] for at in on]
+        for one in each:
+            one.drafter._ready = _Ready(one.tokens, one.found)
+
+
+def _catch_up_together(model: HeadModel, cache: _core.PrefixCache, each: Sequence[_Writing]) -> None:
+    """The rows that they have not, in one step of all that have them in one run; others, and long ones, alone."""
+    joined: list[tuple[_Writing, _core.Session, _Seen]] = []
+    for one in each:
+        runs = one.drafter._to_compute(one.session, one.tokens)
+        if len(runs) != 1 or len(runs[0].tokens) > _HELD:
+            one.drafter._catch_up(one.session, one.tokens)
+            continue
+        run = runs[0]
+        joined.append((one, one.drafter._session(one.session, one.tokens, run.start, run.end), run))
+    if not joined:
+        return
+    step = cache.batch([own for _, own, _ in joined], chunk=_HELD)
+    ends = np.cumsum(np.bincount(step.sequences, minlength=len(joined))).tolist()
+    positions, parts = np.asarray(step.positions), []
+    for (one, _, run), begin, end in zip(joined, [0, *ends], ends):
+        first = one.drafter._start + int(positions[begin]) - run.start
+        parts.append(run.hidden[first : first + end - begin])
+    logits, hidden = model.further(step, ops.concat(parts, axis=0) if len(parts) > 1 else parts[0])
+    for at, (one, _, _) in enumerate(joined):
+        one.drafter._last = (logits[at : at + 1], hidden[at : at + 1])
+        one.drafter._seen = one.drafter._seen[-1:]

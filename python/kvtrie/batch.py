@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ._arguments import converting, flag, listed, refusal
-from ._batch_drafts import Drafts, accept, find_drafts, logits_of, rows_of
+from ._batch_drafts import Drafts, accept, find_drafts, logits_of, rows_of, seeing
 from ._core import PrefixCache, Step
 from ._decoding import Decoding, Origin, drafting_of, takes
 from ._drafting import Costs
@@ -259,26 +259,31 @@ class Batch(Live):
         prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.tokens]
         lengths = [each.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
+        failed: list[tuple[Decoding, BaseException]] = []
+        model = seeing(self._model, pending, failed)
         if drafts:
-            self._check(step, pending, drafts)
-            return
-        told = [(row, each.origin.told) for row, each in enumerate(pending)]
-        wanting = {row: its for row, its in told if its is not None and not its.complete}
-        logits = judged(self._model, step, wanting) if wanting else self._model(step)
-        self._computed(step, pending)
-        done = [row for row, each in enumerate(pending) if each.live.length == lengths[row]]
-        for row in done:
-            pending[row].offer(logits[row : row + 1], lengths[row])
-        self._choose_together(pending, done, logits)
-
-    def _check(self, step: Step, pending: list[Decoding], drafts: Drafts) -> None:
-        """Computes a step with drafts, and takes those that are right."""
-        rows = rows_of(step)
-        logits = logits_of(self._model, step, rows)
-        failed = accept(step, pending, drafts, rows, logits)
-        self._computed(step, pending)
+            failed += self._check(model, step, pending, drafts)
+        else:
+            told = [(row, each.origin.told) for row, each in enumerate(pending)]
+            wanting = {row: its for row, its in told if its is not None and not its.complete}
+            logits = judged(model, step, wanting) if wanting else model(step)
+            self._computed(step, pending)
+            done = [row for row, each in enumerate(pending) if each.live.length == lengths[row]]
+            for row in done:
+                pending[row].offer(logits[row : row + 1], lengths[row])
+            self._choose_together(pending, done, logits)
         for each, error in failed:
             self._fail(each, error)
+
+    def _check(
+        self, model: StepModel, step: Step, pending: list[Decoding], drafts: Drafts
+    ) -> list[tuple[Decoding, BaseException]]:
+        """Computes a step with drafts, and takes those that are right; what the choice behind them raised, of each."""
+        rows = rows_of(step)
+        logits = logits_of(model, step, rows)
+        failed = accept(step, pending, drafts, rows, logits)
+        self._computed(step, pending)
+        return failed
 
     def _computed(self, step: Step, pending: list[Decoding]) -> None:
         self._count()

@@ -510,12 +510,124 @@ def test_what_is_no_head_is_refused() -> None:
     model.mtp.prefix_cache.close()
 
 
-def test_batches_refuse_it_by_name() -> None:
-    """It reads the hidden states of steps that an answer has for itself."""
-    model, refused = always_right(), r"\[batch\] draft: got a prediction head, allowed drafts that need only tokens"
-    with make_cache(model) as cache:
-        for wrong in ("mtp", ["prompt", "mtp"], kv.PredictionHead(model, head_cache(model))):
-            with pytest.raises(kv.errors.ArgumentError, match=refused):
-                kv.Batcher(model, cache, draft=wrong)
-        with kv.Batcher(model, cache) as batcher, pytest.raises(kv.errors.ArgumentError, match=refused):
-            batcher.submit(prompt(1), 5, draft="mtp")
+# ---- in batches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("eager")
+def test_answers_of_a_batch_are_those_alone(name: str) -> None:
+    """Greedy and drawn, prompts of any length that come and go, beside answers without drafts, in two namespaces."""
+    model = load(name)
+    prompts = [prompt(20 + each, 3 + 17 * each) for each in range(4)]
+    with make_cache(model, 1024) as cache, head_cache(model, 1024) as own:
+        options: list[dict[str, Any]] = [{"temperature": 0.8, "seed": each} if each % 2 else {} for each in range(4)]
+        alone = [
+            list(kv.generate(model, cache.begin(text, use=False, publish=False), 24, ignore_eos=True, **each))
+            for text, each in zip(prompts, options)
+        ]
+        head = kv.PredictionHead(model, own)
+        with kv.Batch(model, cache, max_sessions=3, chunk=16, draft=head) as batch:
+            answers = [
+                batch.add(text, 24, ignore_eos=True, namespace="ab"[at % 2], draft=[] if at == 2 else None, **each)
+                for at, (text, each) in enumerate(zip(prompts, options))
+            ]
+            while batch.step():
+                assert own.stats()["sessions"] <= 3
+        assert [answer.tokens for answer in answers] == alone
+        assert [answer.proposed > 0 for answer in answers] == [True, True, False, True]
+        assert own.stats()["sessions"] == cache.stats()["sessions"] == 0
+        assert own.check() == cache.check() == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_one_step_of_the_head_is_for_all_answers() -> None:
+    """Of a head that is always right: three answers take the steps of one, and what it says is accepted."""
+    model, steps = always_right(), []
+    for count in (1, 3):
+        with make_cache(model) as cache, head_cache(model) as own:
+            with kv.Batch(model, cache, draft=kv.PredictionHead(model, own)) as batch:
+                answers = [batch.add(prompt(30 + each), COUNT, ignore_eos=True) for each in range(count)]
+                while batch.step():
+                    pass
+            assert all(answer.accepted == answer.proposed > COUNT / 2 for answer in answers)
+            known = own.plan([*prompt(30)[1:], *answers[0].tokens, 0], f"default/{prompt(30)[0]}").matched
+            assert known == len(prompt(30)) + COUNT - 1  # a next turn goes on from the last row
+            steps.append(own.stats()["steps"])
+    assert steps[1] <= steps[0] + 2 * 3  # the last rows of each are computed where it ends
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_head_beside_other_drafters_is_asked_in_turn() -> None:
+    model = always_right()
+    with make_cache(model) as cache, head_cache(model) as own:
+        head = kv.PredictionHead(model, own)
+        with kv.Batch(model, cache) as batch:
+            drafts: tuple[Any, ...] = (["prompt", head], [head, "prompt"], "prompt")
+            answers = [
+                batch.add(prompt(33 + at), COUNT, ignore_eos=True, draft=draft) for at, draft in enumerate(drafts)
+            ]
+            while batch.step():
+                pass
+        for at, answer in enumerate(answers):
+            with cache.begin(prompt(33 + at), use=False, publish=False) as session:
+                assert answer.tokens == list(kv.generate(model, session, COUNT, ignore_eos=True))
+        assert min(answers[0].accepted, answers[1].accepted) > COUNT / 2
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("capacity", [16, 100])
+def test_a_full_cache_of_the_head_costs_nobody_his_answer(capacity: int) -> None:
+    model = always_right()
+    with make_cache(model, 1024) as cache, head_cache(model, capacity, growth=0) as own:
+        with kv.Batch(model, cache, draft=kv.PredictionHead(model, own)) as batch:
+            answers = [batch.add(prompt(40 + each), COUNT, ignore_eos=True) for each in range(4)]
+            while batch.step():
+                pass
+        for at, answer in enumerate(answers):
+            with cache.begin(prompt(40 + at), use=False, publish=False) as session:
+                assert answer.tokens == list(kv.generate(model, session, COUNT, ignore_eos=True))
+        assert own.stats()["sessions"] == 0
+        assert own.check() == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_errors_of_the_head_end_one_answer_alone() -> None:
+    """And Ctrl-C in the middle of its step none."""
+    model = always_right()
+    further, fails = model.further, [0]
+
+    def failing(step: Any, hidden: Any) -> Any:
+        fails[0] += 1
+        if fails[0] == 5:
+            raise KeyboardInterrupt
+        return further(step, hidden)
+
+    model.further = failing
+    with make_cache(model) as cache, head_cache(model) as own:
+        with kv.Batch(model, cache, draft=kv.PredictionHead(model, own)) as batch:
+            answers = [batch.add(prompt(50 + each), COUNT, ignore_eos=True) for each in range(2)]
+            interrupted = 0
+            while True:
+                try:
+                    if not batch.step():
+                        break
+                except KeyboardInterrupt:
+                    interrupted += 1
+        del model.further
+        assert interrupted == 1
+        for at, answer in enumerate(answers):
+            with cache.begin(prompt(50 + at), use=False, publish=False) as session:
+                assert answer.tokens == list(kv.generate(model, session, COUNT, ignore_eos=True))
+        assert own.stats()["sessions"] == 0
+        assert own.check() == []
+
+        def broken(_step: Any, _hidden: Any) -> Any:
+            raise RuntimeError("the head is broken")
+
+        model.further = broken
+        with kv.Batcher(model, cache, draft=[]) as batcher:
+            bad = batcher.submit(prompt(60), COUNT, ignore_eos=True, draft=kv.PredictionHead(model, own))
+            good = batcher.submit(prompt(61), COUNT, ignore_eos=True)
+            with pytest.raises(RuntimeError, match="the head is broken"):
+                bad.result()
+            assert len(good.result()) == COUNT
+        del model.further

@@ -90,7 +90,14 @@ def open_server(options: ServeOptions, progress: bool | Progress | None = None) 
     was named cannot be used.
     """
     chosen = models.default.choose(options.model)
-    model = models.load(chosen.path, options.device, options.dtype, precision=options.precision, progress=progress)
+    model = models.load(
+        chosen.path,
+        options.device,
+        options.dtype,
+        precision=options.precision,
+        mtp="mtp" in options.draft,
+        progress=progress,
+    )
     if not model.has_tokenizer:
         raise NotSupportedError("[serve] model: there is no tokenizer, so there is no text to answer with")
     use_template(model.tokenizer, options)
