@@ -132,7 +132,8 @@ def test_chat_from_standard_input(folder: Path, raw: bool, dtype: str, monkeypat
 def test_chat_with_a_draft_model_says_the_same(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over turns, behind a shift of the context, too; one with other tokens is refused before the first line."""
+    """Over turns, behind a shift of the context, too; one with other tokens is refused before the first line. Named
+    drafters, too: each is asked before the model."""
 
     def start(*options: str) -> tuple[int, list[str]]:
         monkeypatch.setattr(sys, "stdin", io.StringIO("hello, this is a question\nand more\nand again\n"))
@@ -143,6 +144,17 @@ def test_chat_with_a_draft_model_says_the_same(
     plain = start()
     assert plain[0] == 0
     assert start("--draft-model", str(folder)) == plain
+    asked: list[str] = []
+    for name in ("tree", "suffix"):
+        drafter = getattr(kv.draft, f"_{name}")
+        monkeypatch.setattr(
+            kv.draft, f"_{name}", lambda *given, name=name, own=drafter: asked.append(name) or own(*given)
+        )
+    assert start("--draft", "tree,prompt,suffix", "--draft-model", str(folder)) == plain
+    assert {*asked} == {"tree", "suffix"}
+    for names, refused in (("tree,suffixes", "[chat] --draft: got 'suffixes'"), ("mtp", "mtp: got llama, allowed")):
+        assert start("--draft", names)[0] == 1
+        assert refused in capsys.readouterr().err
     save_checkpoint(tmp_path, *random_llama(3, vocab=VOCAB + 1))
     assert start("--draft-model", str(tmp_path))[0] == 1
     assert f"got a draft model of {VOCAB + 1} tokens" in capsys.readouterr().err

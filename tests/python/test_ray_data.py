@@ -74,9 +74,9 @@ def test_a_row_has_a_seed_of_its_own() -> None:
 
 
 @contextmanager
-def answering(model: Any, errors: Optional[str] = None, most: int = 2) -> Iterator[Answering]:
+def answering(model: Any, errors: Optional[str] = None, most: int = 2, draft: Any = None) -> Iterator[Answering]:
     work = Work("ray.generate", "generated", errors, "default", 8, 512)
-    worker = Answering(Engine(model, {}), work, Writing(most, None, False, {}, None))
+    worker = Answering(Engine(model, {}), work, Writing(most, None, False, {}, None, draft))
     try:
         yield worker
     finally:
@@ -102,6 +102,18 @@ def test_an_actor_computes_what_is_new_to_sorted_prompts() -> None:
     assert [row["generated"] for row in rows] == [model.answer("default", prompt, 2) for prompt in prompts]
     computed = sum(row["prompt_tokens"] - row["reused"] for row in rows)
     assert least_possible(prompts) <= computed <= 1.05 * least_possible(prompts)
+
+
+def test_an_actor_drafts_and_says_the_same() -> None:
+    prompts = [[*range(5, 40), *range(5, 12)], [*range(5, 40)], [*range(9, 30), 5, 6, 7]]
+    plain = answered(prompts, TINY, most=16)
+    with answering(TINY, most=16, draft=["prompt", "suffix"]) as worker:
+        assert worker.batcher._batch.made_of[0].mtp is None
+    drafted = answered(prompts, TINY, most=16, draft=["prompt", "suffix"])
+    assert [row["generated_tokens"] for row in drafted] == [row["generated_tokens"] for row in plain]
+    for wrong, said in ((5, "draft: got 5"), (["tree", "none"], "draft: got 'none', allowed prompt, tree")):
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=said):
+            kv.ray.generate(None, TINY, draft=wrong)  # type: ignore[arg-type]
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from kvtrie.draft import NAMES
+from kvtrie.errors import ArgumentError
 from kvtrie.quality import CELL_FORMATS
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
@@ -36,3 +38,23 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
 def add_context(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Under both of its names."""
     parser.add_argument("--context", "--ctx-size", type=int, metavar="TOKENS", help=meaning)
+
+
+def add_draft(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--draft",
+        metavar="NAMES",
+        default="none",
+        help=f"guess several tokens that one step checks: {', '.join(NAMES)}; joined by commas (default none)",
+    )
+
+
+def draft_names(text: str, where: str) -> tuple[str, ...]:
+    """The drafters that ``--draft`` names. Raises ``kv.errors.ArgumentError`` for one that there is none of."""
+    names = () if text == "none" else tuple(text.split(","))
+    for name in names:
+        if name not in NAMES:
+            raise ArgumentError(
+                f"[{where}] --draft: got {name!r}, allowed {', '.join(NAMES)}, joined by commas, or none"
+            )
+    return names

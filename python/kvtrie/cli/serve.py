@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
 from kvtrie._paths import path_text
-from kvtrie.draft import NAMES
 from kvtrie.serve.settings import CONTEXT, CONVERSATIONS
 
 from .chat.screen import stderr_shows
-from .formats import MODEL, add_context, add_device, add_formats
+from .formats import MODEL, add_context, add_device, add_draft, add_formats, draft_names
 
 if TYPE_CHECKING:
     from kvtrie.serve.opening import Opened, ServeOptions
@@ -55,10 +54,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=4096, help="longest answer, where a request does not say")
     parser.add_argument("--max-sessions", type=int, default=8, help="answers that share a step (default 8)")
     parser.add_argument("--max-waiting", type=int, default=64, help="that wait for it; more get 429 (default 64)")
-    parser.add_argument(
-        "--draft", metavar="NAMES", default="none",
-        help=f"guess several tokens that one step checks: {', '.join(NAMES)}; joined by commas (default none)",
-    )  # fmt: skip
+    add_draft(parser)
     parser.add_argument(
         "--temperature", type=float, default=1.0, help="where a request does not say (default 1, as in the APIs)"
     )
@@ -160,7 +156,7 @@ def _options(arguments: argparse.Namespace, keys: Mapping[str, str]) -> ServeOpt
     same = {field.name for field in dataclasses.fields(ServeOptions)} & set(vars(arguments))
     values = {name: getattr(arguments, name) for name in same}
     lists = {name: tuple(getattr(arguments, name)) for name in ("drop_lines", "ignore_fields")}
-    lists["draft"] = () if arguments.draft == "none" else tuple(arguments.draft.split(","))
+    lists["draft"] = draft_names(arguments.draft, "serve")
     hosts = (*ServeOptions.hosts, *arguments.allow_host)
     reached = {"hosts": hosts, "origins": tuple(arguments.allow_origin)}
     return ServeOptions(**{**values, **lists, **reached, "keys": keys})

@@ -8,12 +8,15 @@ a dataset's progress are Ray's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from .._arguments import flag, refusal, text, whole
+from .._arguments import flag, listed, refusal, text, whole
+from .._draft_model import DraftModel
 from .._options import SamplingOptions, checked_sampling
+from .._prediction_head import PredictionHead
+from ..draft import NAMES, Draft
 from ..errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..models.tokenizer import Tokenizer
 from ..stopping import Stop
@@ -71,6 +74,7 @@ def generate(
     stop: Stop = None,
     ignore_eos: bool = False,
     seed_column: str | None = None,
+    draft: Draft = None,
     **options: Unpack[GenerateOptions],
 ) -> Dataset:
     """The dataset's rows with an answer to each one's prompt; lazy.
@@ -80,7 +84,8 @@ def generate(
     ``kv.models.load`` takes, or a callable, which Ray takes to the actors, that makes a model or (model, cache).
     ``max_tokens``, ``stop``, ``ignore_eos`` and the parameters of the choice are those of ``kv.generate``; a stop
     text is not part of the answer. With ``seed``, each row has the seed ``kv.ray.row_seed(seed, its tokens)``, so that
-    answers do not depend on who is computed where; with ``seed_column`` it is in a column.
+    answers do not depend on who is computed where; with ``seed_column`` it is in a column. ``draft``: what guesses
+    tokens that a step then checks, as in ``kv.generate``: names and callables, which go to the actors.
     ``options``: :class:`BatchOptions` and ``kvtrie.Sampling``.
 
     Columns that are added: ``output``, the text (null without a tokenizer); ``output``_tokens, its ids, with what ended
@@ -93,8 +98,9 @@ def generate(
     where = "ray.generate"
     sampling, batch = _divided(cast("Mapping[str, object]", options), where)
     _require_seeds(sampling, seed_column, where)
+    most = whole(max_tokens, where, "max_tokens", 0)
     writing = Writing(
-        whole(max_tokens, where, "max_tokens", 0), stop, flag(ignore_eos, where, "ignore_eos"), sampling, seed_column
+        most, stop, flag(ignore_eos, where, "ignore_eos"), sampling, seed_column, _drafts_of_actors(draft, where)
     )
     added = [output, f"{output}_tokens", "finish_reason"]
     if sampling.get("logprobs") is not None:
@@ -204,6 +210,21 @@ def _divided(options: Mapping[str, object], where: str) -> tuple[SamplingOptions
             raise ArgumentTypeError(f"[{where}] {name}: there is no such parameter, allowed {', '.join(sorted(known))}")
     checked_sampling(cast(SamplingOptions, sampling))
     return cast(SamplingOptions, sampling), cast(BatchOptions, batch)
+
+
+def _drafts_of_actors(draft: Draft, where: str) -> Draft:
+    """Raises for what no actor can have, and for a name that there is none of."""
+    allowed = f"{', '.join(NAMES)}, a callable (tokens, most) -> tokens, or a list of them"
+    if draft is None:
+        return None
+    single = isinstance(draft, (str, DraftModel, PredictionHead)) or callable(draft)
+    each: Iterable[object] = [draft] if single else listed(cast("Sequence[object]", draft), where, "draft", allowed)
+    for one in each:
+        if isinstance(one, str) and one not in NAMES:
+            raise ArgumentError(f"[{where}] draft: got {one!r}, allowed {allowed}")
+        if not isinstance(one, str) and not callable(one):
+            raise refusal(one, where, "draft", allowed)
+    return draft
 
 
 def _require_seeds(sampling: SamplingOptions, column: str | None, where: str) -> None:

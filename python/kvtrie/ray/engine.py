@@ -53,10 +53,10 @@ class Engine:
     model: ModelSource
     options: EngineOptions
 
-    def open(self) -> tuple[StepModel, PrefixCache]:
-        """A new model and cache. REQUIRES: checked options."""
+    def open(self, mtp: bool = False) -> tuple[StepModel, PrefixCache]:
+        """A new model and cache; ``mtp``: with its prediction head. REQUIRES: checked options."""
         if not callable(self.model):
-            model = load(self.model, self.options.get("device"), self.options.get("dtype"))
+            model = load(self.model, self.options.get("device"), self.options.get("dtype"), mtp=mtp)
             return model, self._cache(model)
         made = self.model()
         if isinstance(made, tuple):

@@ -25,6 +25,7 @@ from .._flushing import flushed
 from .._options import SamplingOptions
 from .._prompts import vocab_size_of
 from ..batcher import Batcher
+from ..draft import Draft
 from ..errors import ArgumentError, ArgumentTypeError, CacheFullError, NotSupportedError
 from ..request import Request
 from ..sampling import TokenLogprob
@@ -64,6 +65,7 @@ class Writing:
     ignore_eos: bool
     sampling: SamplingOptions
     seed_column: str | None
+    draft: Draft = None
 
 
 class Outcome(NamedTuple):
@@ -78,9 +80,9 @@ class Outcome(NamedTuple):
 class Worker:
     """The common work of all actors; ``outcomes`` is what they differ in. Made and called by Ray."""
 
-    def __init__(self, engine: Engine, work: Work) -> None:
+    def __init__(self, engine: Engine, work: Work, mtp: bool = False) -> None:
         self.work = work
-        self.model, self.cache = engine.open()
+        self.model, self.cache = engine.open(mtp)
 
     def __call__(self, table: Table) -> Table:
         import pyarrow
@@ -146,10 +148,17 @@ class Answering(Worker):
     """Generates: all rows of a block are requests of one batcher."""
 
     def __init__(self, engine: Engine, work: Work, writing: Writing) -> None:
-        super().__init__(engine, work)
+        names = writing.draft if isinstance(writing.draft, (list, tuple)) else [writing.draft]
+        super().__init__(engine, work, mtp=any(isinstance(name, str) and name == "mtp" for name in names))
         self.writing = writing
         self.batcher = Batcher(
-            self.model, self.cache, max_sessions=work.max_sessions, chunk=work.chunk, max_waiting=_MOST, stall=None
+            self.model,
+            self.cache,
+            max_sessions=work.max_sessions,
+            chunk=work.chunk,
+            max_waiting=_MOST,
+            stall=None,
+            draft=writing.draft,
         )
 
     def types(self) -> dict[str, object]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
 import kvtrie as kv
 
-from ..formats import MODEL, add_context, add_device, add_formats
+from ...draft import DraftSource
+from ..formats import MODEL, add_context, add_device, add_draft, add_formats, draft_names
 from .answers import Answers
 from .commands import Chat
 from .reader import Reader, history_path, open_reader
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=int, metavar="TOKENS", help="room on the device (default: the context)")
     parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
     parser.add_argument("--disk", metavar="FOLDER", help="keep what was computed there, for the next time, too")
-    drafts = "a small model with the same tokens, which drafts: faster answers, the same ones (docs/drafts.md)"
+    add_draft(parser)
+    drafts = "a small model with the same tokens, which drafts where those know nothing (docs/drafts.md)"
     parser.add_argument("--draft-model", metavar="MODEL", help=drafts)
     parser.add_argument("--max-tokens", type=int, default=512, help="longest answer (default 512)")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest token (default 0.7)")
@@ -54,15 +56,22 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     chosen = kv.models.default.choose(arguments.named or arguments.model)
     if chosen.note:
         screen.note(chosen.note)
-    precision = arguments.precision
-    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows())
+    names = draft_names(arguments.draft, "chat")
+    model = kv.models.load(
+        chosen.path,
+        arguments.device,
+        arguments.dtype,
+        precision=arguments.precision,
+        mtp="mtp" in names,
+        progress=stderr_shows(),
+    )
     problem = _unusable(model, arguments.raw)
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     context = _context(model, arguments)
     model.warm_up(arguments.kv_dtype, progress=stderr_shows(), wait=False)
-    with _cache(model, arguments, context) as cache, _drafts(model, arguments, context) as draft:
+    with _cache(model, arguments, context) as cache, _drafts(model, names, arguments, context) as draft:
         chat = Chat(Answers(model, cache, context, arguments.raw, draft), settings, screen, arguments.system)
         reader = open_reader(sys.stdin, screen, None if arguments.no_history else history_path(), chat.complete)
         chat.reader = reader
@@ -111,18 +120,30 @@ def _cache(model: kv.models.Model, arguments: argparse.Namespace, context: int) 
 
 
 @contextmanager
-def _drafts(model: kv.models.Model, arguments: argparse.Namespace, context: int) -> Iterator[kv.DraftModel | None]:
-    """The model that drafts, with a cache of its own for conversations as long; None where none was asked for."""
-    if arguments.draft_model is None:
-        yield None
-        return
-    path, precision = kv.models.default.choose(arguments.draft_model).path, arguments.precision
-    small = kv.models.load(path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows())
-    caches = small.caches(capacity=arguments.capacity or context, dtype=arguments.kv_dtype)
-    with kv.PrefixCache(caches, fingerprint=small.fingerprint) as cache:
-        draft = kv.DraftModel(small, cache, context=context - 1)  # one token more comes with them
-        draft.drafter(model)  # refuses other tokens now, not in the first answer
-        yield draft
+def _drafts(
+    model: kv.models.Model, names: Sequence[str], arguments: argparse.Namespace, context: int
+) -> Iterator[list[DraftSource]]:
+    """What drafts, in the order in which it is asked; a head and a model with caches of their own, for conversations as
+    long."""
+    capacity, dtype = arguments.capacity or context, arguments.kv_dtype
+    found: list[DraftSource] = list(names)
+    with ExitStack() as open_caches:
+        if model.mtp is not None:
+            caches = model.mtp.caches(capacity=capacity, dtype=dtype)
+            own = open_caches.enter_context(kv.PrefixCache(caches, fingerprint=model.mtp.fingerprint))
+            head = kv.PredictionHead(model, own)
+            found = [head if name == "mtp" else name for name in names]
+        if arguments.draft_model is not None:
+            path, precision = kv.models.default.choose(arguments.draft_model).path, arguments.precision
+            small = kv.models.load(
+                path, arguments.device, arguments.dtype, precision=precision, progress=stderr_shows()
+            )
+            of_small = kv.PrefixCache(small.caches(capacity=capacity, dtype=dtype), fingerprint=small.fingerprint)
+            open_caches.enter_context(of_small)
+            draft = kv.DraftModel(small, of_small, context=context - 1)  # one token more comes with them
+            draft.drafter(model)  # refuses other tokens now, not in the first answer
+            found.append(draft)
+        yield found
 
 
 def _greet(screen: Screen, model: kv.models.Model, cache: kv.PrefixCache, name: str, context: int) -> None:

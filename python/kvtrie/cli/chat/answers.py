@@ -23,6 +23,7 @@ import kvtrie as kv
 
 from ..._decoding import Progress
 from ..._handing import Handing
+from ...draft import Draft
 from ...stopping import Stopper
 from .conversation import Conversation, Turn, line_of
 from .layout import Laid, Layout
@@ -175,7 +176,7 @@ class _Kept(NamedTuple):
 
 class Answers:
     """``context``: tokens of the longest conversation, at most what the model and its caches have room for. ``draft``:
-    a model that drafts; None: none."""
+    as in ``kv.generate``."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class Answers:
         cache: kv.PrefixCache,
         context: int,
         raw: bool = False,
-        draft: kv.DraftModel | None = None,
+        draft: Draft = None,
     ) -> None:
         self.model = model
         self.draft = draft
