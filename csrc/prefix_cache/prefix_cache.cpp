@@ -307,6 +307,7 @@ const SuffixIndex& PrefixCacheState::suffixes() {
     }
     trie.index_suffixes(options.suffix_index_tokens.value_or(PrefixCacheOptions::kSuffixIndexTokens));
   }
+  if (trie.reads_suffixes()) trie.read_suffixes(kSuffixPiece);
   return *trie.suffixes();
 }
 

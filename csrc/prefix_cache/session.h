@@ -84,8 +84,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // that is recorded (trie/continuation.h). Nothing changes, and an open step stays open.
   Tokens continuation(std::size_t most) const;
   // At most `most` tokens that followed the longest end of all that is recorded, anywhere on a path of the namespace
-  // (trie/suffix_index.h). The first call of a cache reads its tree, unless it was told to index from the start.
-  // Throws kNotSupported where it was told not to.
+  // (trie/suffix_index.h). Unless the cache was told to index from the start, the first call makes the index, and
+  // each reads a piece of what the tree had by then; what is not read yet is unknown. Throws kNotSupported where it was
+  // told not to.
   Tokens suffix_continuation(std::size_t most) const;
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
   // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By

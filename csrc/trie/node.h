@@ -105,6 +105,7 @@ class Node {
   friend class RankedHeap;
   friend class ChildIndex;
   friend class NodePool;
+  friend class SuffixReading;
 
   Node() noexcept {}
   ~Node() = default;
@@ -136,8 +137,9 @@ class Node {
   std::uint64_t last_used_ : 48 = 0;
   std::uint64_t group_ : 16 = 0;
   NodeLink first_child_;
-  std::uint32_t child_count_ : 31 = 0;
-  std::uint32_t indexed_ : 1 = 0;  // wide: its children are in the ChildIndex
+  std::uint32_t child_count_ : 30 = 0;
+  std::uint32_t indexed_ : 1 = 0;   // wide: its children are in the ChildIndex
+  std::uint32_t suffixed_ : 1 = 0;  // its tokens came to the index of suffixes, or were read (suffix_reading.h)
   std::uint32_t locks_ = 0;
   OrderState state_;  // of order 0; the last member, so that the others follow it
 };

@@ -32,6 +32,13 @@ void SuffixIndex::append_to(AgeList& list, Ages Block::*ages, std::uint32_t numb
   ++list.count;
 }
 
+void SuffixIndex::prepend_to(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept {
+  blocks_[number].*ages = {0, list.oldest};
+  (list.oldest == 0 ? list.newest : (blocks_[list.oldest].*ages).older) = number;
+  list.oldest = number;
+  ++list.count;
+}
+
 void SuffixIndex::remove_from(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept {
   const Ages own = blocks_[number].*ages;
   (own.older == 0 ? list.oldest : (blocks_[own.older].*ages).newer) = own.newer;
@@ -78,15 +85,28 @@ std::uint32_t SuffixIndex::tail_of(const Node* node, std::int32_t end) const noe
 
 // ---- tokens come --------------------------------------------------------------------------------------------------
 
-// Makes one free where none is: of the namespace that has more than an even share, else of whom it may be.
-std::uint32_t SuffixIndex::take_free(const Node* root, const Shelf& shelf) noexcept {
+// The oldest block of another namespace that has more than an even share, of the first that are looked at; 0: of none.
+std::uint32_t SuffixIndex::oldest_of_a_large_one(const Node* root) const noexcept {
+  std::size_t looked = 0;
+  for (const auto& [other, shelf] : shelves_) {
+    if (other != root && shelf.blocks.count * shelves_.size() > capacity_) return shelf.blocks.oldest;
+    if (++looked == kCompared) break;
+  }
+  return 0;
+}
+
+// Makes one free where none is: of the namespace that has more than an even share, else of whom it may be. For what is
+// to be the oldest only others give theirs that have more than their share; 0: there is none.
+std::uint32_t SuffixIndex::take_free(const Node* root, const Shelf& shelf, End end) noexcept {
   if (free_ == 0 && blocks_.size() <= capacity_) {
     blocks_.emplace_back();
     return static_cast<std::uint32_t>(blocks_.size() - 1);
   }
   if (free_ == 0) {
     const bool own = shelf.blocks.count > 0 && shelf.blocks.count * shelves_.size() >= capacity_;
-    const std::uint32_t oldest = own ? shelf.blocks.oldest : all_.oldest;
+    std::uint32_t oldest = own ? shelf.blocks.oldest : all_.oldest;
+    if (end == End::kOldest) oldest = own ? 0 : oldest_of_a_large_one(root);
+    if (oldest == 0) return 0;
     blocks_[oldest].root == root ? drop(oldest) : drop_and_tidy(oldest);
   }
   const std::uint32_t number = free_;
@@ -94,16 +114,18 @@ std::uint32_t SuffixIndex::take_free(const Node* root, const Shelf& shelf) noexc
   return number;
 }
 
-std::uint32_t SuffixIndex::open_block(Node* node, Node* root, Shelf& shelf, std::int32_t from) {
-  const std::uint32_t number = take_free(root, shelf);
+std::uint32_t SuffixIndex::open_block(Node* node, Node* root, Shelf& shelf, std::int32_t from, End end) {
+  const std::uint32_t number = take_free(root, shelf, end);
+  if (number == 0) return 0;
   Block& block = blocks_[number];
   block.node = node;
   block.root = root;
   block.from = from;
   block.count = 0;
   list_by_node(number);
-  append_to(all_, &Block::of_all, number);
-  append_to(shelf.blocks, &Block::of_shelf, number);
+  const auto list = end == End::kNewest ? &SuffixIndex::append_to : &SuffixIndex::prepend_to;
+  (this->*list)(all_, &Block::of_all, number);
+  (this->*list)(shelf.blocks, &Block::of_shelf, number);
   return number;
 }
 
@@ -120,8 +142,14 @@ void SuffixIndex::add_place(Block& block, Id id, const Windows& windows, std::ui
   ++size_;
 }
 
-void SuffixIndex::grew(Node* node, std::int32_t from) noexcept {
-  if (from >= node->end()) return;
+void SuffixIndex::grew(Node* node, std::int32_t from) noexcept { add(node, from, node->end(), End::kNewest); }
+
+bool SuffixIndex::reads(Node* node, std::int32_t from, std::int32_t to) noexcept {
+  return add(node, from, to, End::kOldest);
+}
+
+bool SuffixIndex::add(Node* node, std::int32_t from, std::int32_t to, End end) noexcept {
+  if (from >= to) return true;
   Node* root = node;
   while (!root->is_root()) root = root->parent();
   Shelf* shelf = nullptr;
@@ -130,16 +158,19 @@ void SuffixIndex::grew(Node* node, std::int32_t from) noexcept {
     shelf = &entry->second;
     if (fresh) shelf->salt = mix(++shelves_made_);
   } catch (const std::bad_alloc&) {
-    return;
+    return true;
   }
   Windows windows(node, from);
   std::uint32_t number = tail_of(node, from);
-  for (std::int32_t at = from; at < node->end(); ++at) {
+  for (std::int32_t at = from; at < to; ++at) {
     windows.feed(node->tokens()[static_cast<std::size_t>(at - node->start())]);
-    if (number == 0 || blocks_[number].count == kBlock) number = open_block(node, root, *shelf, at);
+    if (number == 0 || blocks_[number].count == kBlock) number = open_block(node, root, *shelf, at, end);
+    if (number == 0) break;
     Block& block = blocks_[number];
     add_place(block, static_cast<Id>(number * kBlock + block.count), windows, shelf->salt);
   }
+  if (shelf->blocks.count == 0) shelves_.erase(root);
+  return number != 0;
 }
 
 // ---- tokens go ----------------------------------------------------------------------------------------------------

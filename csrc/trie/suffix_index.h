@@ -19,8 +19,10 @@
 //
 // Bounds. Everything is taken when it is made: about 28 bytes for each place that it may have (`bytes`). Where no block
 // is free the oldest goes; a namespace that has more than an even share of the blocks gives its own oldest. Its tokens
-// are in the tree then, and unknown here until they leave the tree and come back. A block that a short node begins has
-// fewer places than 16. A look-up compares at most 64 places for each of its windows, 64 tokens back.
+// are in the tree then, and unknown here until they leave the tree and come back. Tokens that were there before the
+// index are read behind the others, as older ones than all that it has; where there is no room they stay unknown. A
+// block that a short node begins has fewer places than 16. A look-up compares at most 64 places for each of its
+// windows, 64 tokens back.
 //
 // Cost: O(1) for each token that comes or goes, O(64 * 64) for a look-up, and O(children) at nodes that its result goes
 // through. Errors: only making it fails; where there is no memory for a namespace its tokens stay unknown. Threads:
@@ -56,8 +58,10 @@ class SuffixIndex {
 
   // --- by the trie alone
   void grew(Node* node, std::int32_t from) noexcept;  // the tokens [from, end) are new
-  void joins(Node* upper, Node* child) noexcept;      // `upper` goes, `child` has its tokens
-  void goes(Node* leaf) noexcept;                     // with its tokens
+  // The tokens [from, to), which were there before it; false: there is no room for them, nor for older ones.
+  bool reads(Node* node, std::int32_t from, std::int32_t to) noexcept;
+  void joins(Node* upper, Node* child) noexcept;  // `upper` goes, `child` has its tokens
+  void goes(Node* leaf) noexcept;                 // with its tokens
 
   // At most `most` tokens behind the longest end of the path to `from` and `rest` that is known on a path of the same
   // root; none below 0. Nothing is changed, no use is counted.
@@ -99,12 +103,15 @@ class SuffixIndex {
     std::uint32_t next = 0, previous = 0;  // blocks whose nodes have the same hash; previous 0: the first. Free: next
     Link links[kLevels][kBlock];
   };
-  class Windows;  // their hashes, as tokens go by
-  struct Found;   // a place that agrees
+  enum class End { kNewest, kOldest };  // of the lists by age
+  class Windows;                        // their hashes, as tokens go by
+  struct Found;                         // a place that agrees
 
-  std::uint32_t open_block(Node* node, Node* root, Shelf& shelf, std::int32_t from);
+  bool add(Node* node, std::int32_t from, std::int32_t to, End end) noexcept;
+  std::uint32_t open_block(Node* node, Node* root, Shelf& shelf, std::int32_t from, End end);
   std::uint32_t tail_of(const Node* node, std::int32_t end) const noexcept;
-  std::uint32_t take_free(const Node* root, const Shelf& shelf) noexcept;
+  std::uint32_t oldest_of_a_large_one(const Node* root) const noexcept;
+  std::uint32_t take_free(const Node* root, const Shelf& shelf, End end) noexcept;
   void add_place(Block& block, Id id, const Windows& windows, std::uint64_t salt) noexcept;
   void drop(std::uint32_t number) noexcept;
   void drop_and_tidy(std::uint32_t number) noexcept;
@@ -114,6 +121,7 @@ class SuffixIndex {
   void list_by_node(std::uint32_t number) noexcept;
   void unlist_by_node(std::uint32_t number) noexcept;
   void append_to(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
+  void prepend_to(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
   void remove_from(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
   std::vector<Found> longest(std::size_t level, const Shelf& shelf, const Node* root, std::span<const Token> tokens,
                              std::size_t most) const;

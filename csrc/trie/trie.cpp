@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "trie/suffix_index.h"
+#include "trie/suffix_reading.h"
 
 namespace kvtrie {
 
@@ -110,7 +111,10 @@ Node* Trie::add_child(Node* parent, std::span<const Token> edge, std::unique_ptr
   link_child(parent, child);
   ++size_;
   token_count_ += edge.size();
-  if (suffixes_ != nullptr) suffixes_->grew(child, child->start());
+  if (suffixes_ != nullptr) {
+    SuffixReading::came(child);
+    suffixes_->grew(child, child->start());
+  }
   return child;
 }
 
@@ -119,7 +123,7 @@ void Trie::extend(Node* leaf, std::span<const Token> more) {
           leaf->child_count(), " children, allowed a leaf");
   const std::int32_t known = leaf->end();
   leaf->edge_.append(more);
-  if (suffixes_ != nullptr) suffixes_->grew(leaf, known);
+  if (suffixes_ != nullptr && reading_->takes_growth(leaf)) suffixes_->grew(leaf, known);
   if (hashed_) leaf->path_hash() = hash_on(leaf->path_hash(), more);
   token_count_ += more.size();
   for (VictimOrder& order : orders_of(leaf)) order.extend(leaf, more.size());
@@ -145,6 +149,7 @@ Node* Trie::split(Node* node, std::int32_t at) {
   upper->group_ = node->group_;
   if (hashed_) upper->path_hash() = hash_on(upper->parent_->path_hash(), upper->tokens());
   for (VictimOrder& order : orders) order.split(upper, node);
+  if (suffixes_ != nullptr) reading_->was_split(upper, node);
   ++size_;
   return upper;
 }
@@ -152,6 +157,7 @@ Node* Trie::split(Node* node, std::int32_t at) {
 bool Trie::can_join(const Node* node) const {
   if (node->is_root() || node->child_count_ != 1 || node->locks_ > 0) return false;
   const Node* child = node->first_child_;
+  if (suffixes_ != nullptr && !reading_->can_join(node, child)) return false;
   const Orders& all = orders_in(node->group());
   for (int order = 0; order < orders(); ++order) {
     const VictimOrder& kept = all[static_cast<std::size_t>(order)];
@@ -178,7 +184,10 @@ bool Trie::join_with_child(Node* node) {
     throw;
   }
   for (VictimOrder& order : orders_of(node)) order.absorb(node, child);
-  if (suffixes_ != nullptr) suffixes_->joins(node, child);
+  if (suffixes_ != nullptr) {
+    suffixes_->joins(node, child);
+    reading_->joins(node, child, border);
+  }
   put_in_place_of(node, child);
   child->edge_ = std::move(node->edge_);
   child->payload_ = std::move(node->payload_);
@@ -196,7 +205,10 @@ std::unique_ptr<Payload> Trie::remove(Node* leaf) {
   for (int order = 0; order < orders(); ++order) {
     if (leaf->in_order(order)) all[static_cast<std::size_t>(order)].leave(leaf);
   }
-  if (suffixes_ != nullptr) suffixes_->goes(leaf);
+  if (suffixes_ != nullptr) {
+    suffixes_->goes(leaf);
+    reading_->goes(leaf);
+  }
   Node* parent = leaf->parent_;
   unlink_child(leaf);
   --size_;
@@ -319,17 +331,19 @@ void Trie::visit_some(NodeWalk& walk, std::size_t count, const std::function<voi
 
 void Trie::index_suffixes(std::size_t places) {
   require(suffixes_ == nullptr, "Trie.index_suffixes", "there is an index already");
-  std::vector<Node*> nodes;
-  nodes.reserve(size_);
-  visit([&](Node& node) {
-    if (!node.is_root()) nodes.push_back(&node);
-  });
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [](const Node* a, const Node* b) { return a->last_used() < b->last_used(); });
   auto index = std::make_unique<SuffixIndex>(places);
-  for (Node* node : nodes) index->grew(node, node->start());
+  reading_ = std::make_unique<SuffixReading>();
+  if (size_ > 0) reading_->begin(now_);
   suffixes_ = std::move(index);
 }
+
+bool Trie::read_suffixes(std::size_t work) {
+  require(suffixes_ != nullptr, "Trie.read_suffixes", "there is no index");
+  visits_ += reading_->go_on(pool_, *suffixes_, work);
+  return !reading_->over();
+}
+
+bool Trie::reads_suffixes() const noexcept { return reading_ != nullptr && !reading_->over(); }
 
 Node* Trie::any_top() const noexcept {
   const auto has_child = [](const auto& each) { return each.second->first_child_ != nullptr; };

@@ -57,6 +57,7 @@
 namespace kvtrie {
 
 class SuffixIndex;
+class SuffixReading;
 
 struct Match {
   Node* node = nullptr;     // the deepest node reached; the namespace's root (null if unknown) when nothing matched
@@ -144,9 +145,13 @@ class Trie {
     return group == 0 || (group <= groups_.size() && groups_[group - 1U] != nullptr);
   }
 
-  // From now on all tokens are in an index of suffixes with room for `places` of them, those that are there already by
-  // their last use. O(tokens), and O(nodes log nodes). REQUIRES: there is none.
+  // From now on all tokens that come are in an index of suffixes with room for `places` of them; those that are there
+  // already are to be read. O(places), to take the memory. REQUIRES: there is none.
   void index_suffixes(std::size_t places);
+  // Reads some of those, the latest used first: `work` tokens and nodes at most (suffix_reading.h). Whether any are
+  // left. REQUIRES: there is an index.
+  bool read_suffixes(std::size_t work);
+  bool reads_suffixes() const noexcept;                                     // whether any are left
   const SuffixIndex* suffixes() const noexcept { return suffixes_.get(); }  // null: there is none
 
   Node* any_top() const noexcept;                                      // a child of some root; null: there is no node
@@ -196,7 +201,8 @@ class Trie {
   Orders orders_;                                           // group 0
   std::vector<std::unique_ptr<Orders>> groups_;             // from 1 on; null: no namespace has that number
   Roots roots_;
-  std::unique_ptr<SuffixIndex> suffixes_;  // null: nobody asked for it
+  std::unique_ptr<SuffixIndex> suffixes_;   // null: nobody asked for it
+  std::unique_ptr<SuffixReading> reading_;  // with it
   mutable std::uint64_t visits_ = 0;
   std::uint64_t now_ = 0;  // logical time: one tick for each use
   std::size_t size_ = 0;

@@ -85,12 +85,80 @@ TEST(SuffixIndex, ReadsWhatWasThereBefore) {
   Node* old = add(trie, "n", text("said long ago"));
   add(trie, "n", text("said today"));
   trie.index_suffixes(1000);
+  EXPECT_TRUE(trie.reads_suffixes());
+  EXPECT_EQ(trie.suffixes()->size(), 0U);
+  while (trie.read_suffixes(7)) testing::expect_sound(trie);
   EXPECT_EQ(behind(trie, "n", "was long"), " ago");
   EXPECT_EQ(trie.suffixes()->size(), trie.token_count());
   trie.remove(old);
   EXPECT_EQ(behind(trie, "n", "was long"), "");
   testing::expect_sound(trie);
   EXPECT_EQ(testing::kind_of_error([&] { trie.index_suffixes(10); }), ErrorKind::kArgument);
+}
+
+// Each call reads so many tokens and nodes at most, also of one long node, and all of them read the tree.
+TEST(SuffixIndex, ReadsWhatWasThereInPieces) {
+  constexpr std::size_t kPiece = 100, kPaths = 60, kLength = 70, kLong = 5000;
+  Trie trie;
+  for (std::size_t i = 0; i < kPaths; ++i) {
+    Tokens path{static_cast<Token>(100 + i)};
+    while (path.size() < kLength) path.push_back(static_cast<Token>(path.size() % 7));
+    add(trie, i % 2 == 0 ? "a" : "b", path);
+  }
+  add(trie, "a", testing::counting(kLong));
+  trie.index_suffixes(1 << 14);
+  std::size_t calls = 0;
+  for (bool more = true; more; ++calls) {
+    const std::size_t before = trie.suffixes()->size();
+    const std::uint64_t met = trie.visits();
+    more = trie.read_suffixes(kPiece);
+    EXPECT_LE(trie.suffixes()->size() - before + (trie.visits() - met), kPiece);
+  }
+  EXPECT_EQ(trie.suffixes()->size(), trie.token_count());
+  EXPECT_LE(calls, (trie.token_count() + 4 * (trie.size() + 3)) / kPiece + 1);
+  EXPECT_FALSE(trie.read_suffixes(kPiece));
+  testing::expect_sound(trie);
+}
+
+// Where there is no room for all, those that were used last are there, and what comes meanwhile.
+TEST(SuffixIndex, ReadsTheLatestFirst) {
+  Trie trie;
+  for (Token i = 0; i < 100; ++i) {
+    Tokens path(SuffixIndex::kBlock, i);
+    path.front() = 1000 + i;
+    add(trie, "n", path);
+  }
+  trie.index_suffixes(20 * SuffixIndex::kBlock);
+  add(trie, "n", Tokens(SuffixIndex::kBlock, 500));
+  while (trie.read_suffixes(50)) testing::expect_sound(trie);
+  const auto known = [&](Token i) {
+    return trie.suffixes()->continuation(trie.root("n"), Tokens{i, i, i}, 1) == Tokens{i};
+  };
+  EXPECT_TRUE(known(500));
+  for (Token i = 0; i < 45; ++i) EXPECT_FALSE(known(i)) << i;
+  for (Token i = 90; i < 100; ++i) EXPECT_TRUE(known(i)) << i;  // of the last eighth of all uses
+  EXPECT_EQ(trie.suffixes()->size(), 20 * SuffixIndex::kBlock);
+  EXPECT_FALSE(trie.read_suffixes(50));
+  add(trie, "n", Tokens(SuffixIndex::kBlock, 501));  // what comes later displaces the oldest
+  EXPECT_TRUE(known(501));
+  testing::expect_sound(trie);
+}
+
+// A namespace that fills the index while it is read leaves the others their share.
+TEST(SuffixIndex, ReadsEverybodysShare) {
+  Trie trie;
+  for (Token i = 0; i < 50; ++i) {
+    Tokens path(SuffixIndex::kBlock, i);
+    path.front() = 1000 + i;
+    add(trie, "quiet", path);
+  }
+  add(trie, "flood", testing::counting(100 * SuffixIndex::kBlock));
+  trie.index_suffixes(40 * SuffixIndex::kBlock);
+  while (trie.read_suffixes(64)) testing::expect_sound(trie);
+  std::size_t quiet = 0;
+  trie.suffixes()->visit([&](const Node& node, std::int32_t) { quiet += node.name_space() == "quiet" ? 1 : 0; });
+  EXPECT_GE(quiet, 19 * SuffixIndex::kBlock);
+  EXPECT_EQ(trie.suffixes()->size(), 40 * SuffixIndex::kBlock);
 }
 
 TEST(SuffixIndex, RoomIsRefusedByName) {
@@ -146,13 +214,16 @@ TEST(SuffixIndex, TakesItsBytesOnce) {
 // Random trees beside the twin: tokens come, nodes split, join, grow and go, namespaces come and go.
 class Driver {
  public:
-  Driver(std::uint64_t seed, std::size_t places, std::size_t longest)
-      : random_(seed), ample_(places == kAmple), longest_(longest) {
-    trie_.index_suffixes(places);
+  // `late`: steps before there is an index, which then reads what is there a few tokens at a time.
+  Driver(std::uint64_t seed, std::size_t places, std::size_t longest, int late)
+      : random_(seed), places_(places), ample_(places == kAmple), longest_(longest), late_(late) {
+    if (late == 0) trie_.index_suffixes(places);
   }
   static constexpr std::size_t kAmple = 1 << 14;
 
   void step() {
+    if (++steps_ == late_) trie_.index_suffixes(places_);
+    if (trie_.reads_suffixes() && below(2) == 0) trie_.read_suffixes(1 + below(12));
     switch (below(8)) {
       case 0:
       case 1:
@@ -173,15 +244,21 @@ class Driver {
 
   void compare() {
     testing::expect_sound(trie_);
+    if (trie_.suffixes() == nullptr) return;
     const SuffixIndex& index = *trie_.suffixes();
     const auto places = NaiveSuffixes::places_of(index), all = NaiveSuffixes::places_of(trie_);
     EXPECT_EQ(std::adjacent_find(places.begin(), places.end()), places.end()) << "a place is there twice";
     EXPECT_TRUE(std::includes(all.begin(), all.end(), places.begin(), places.end()));
-    EXPECT_TRUE(!ample_ || places == all) << "not every token of the tree is there";
+    if (trie_.reads_suffixes()) {
+      ++readings_;
+    } else {
+      EXPECT_TRUE(!ample_ || places == all) << "not every token of the tree is there";
+    }
     for (int i = 0; i < 3; ++i) ask(places);
   }
 
   int answers() const { return answers_; }
+  int readings() const { return readings_; }
 
  private:
   std::size_t below(std::size_t count) { return random_() % count; }
@@ -266,13 +343,20 @@ class Driver {
     asked.insert(asked.end(), rest.begin(), rest.end());
     const std::size_t most = below(6);
     const Tokens found = trie_.suffixes()->continuation(from, rest, most);
-    EXPECT_EQ(found, twin_.continuation(trie_, places, from->name_space(), asked, most));
+    if (late_ == 0) {
+      EXPECT_EQ(found, twin_.continuation(trie_, places, from->name_space(), asked, most));
+    } else if (places.size() < SuffixIndex::kCompared) {  // of equal ones that came at unknown times any may be first
+      EXPECT_EQ(found.empty(), twin_.continuation(trie_, places, from->name_space(), asked, most).empty());
+    }
     answers_ += found.empty() ? 0 : 1;
   }
 
   std::mt19937_64 random_;
+  const std::size_t places_;
   const bool ample_;
   const std::size_t longest_;
+  const int late_;
+  int steps_ = 0, readings_ = 0;
   Trie trie_{0};
   NaiveSuffixes twin_;
   std::vector<Tokens> written_{{1, 2, 1}};
@@ -283,7 +367,7 @@ TEST(SuffixIndex, RandomTreesAgreeWithLookingThroughAllPaths) {
   int answers = 0;
   for (std::uint64_t seed = 1; seed <= 48; ++seed) {
     const std::size_t places = seed % 3 == 0 ? Driver::kAmple : seed % 3 == 1 ? 5 * SuffixIndex::kBlock : 1;
-    Driver driver(seed, seed % 2 == 0 ? Driver::kAmple : places, seed % 4 < 2 ? 8 : 45);
+    Driver driver(seed, seed % 2 == 0 ? Driver::kAmple : places, seed % 4 < 2 ? 8 : 45, 0);
     for (int i = 0; i < 120 && !::testing::Test::HasFailure(); ++i) {
       driver.step();
       driver.compare();
@@ -292,6 +376,23 @@ TEST(SuffixIndex, RandomTreesAgreeWithLookingThroughAllPaths) {
     answers += driver.answers();
   }
   EXPECT_GT(answers, 2000);
+}
+
+TEST(SuffixIndex, RandomTreesAreReadWhileTheyChange) {
+  int answers = 0, readings = 0;
+  for (std::uint64_t seed = 1; seed <= 48; ++seed) {
+    const std::size_t places = seed % 4 == 0 ? 5 * SuffixIndex::kBlock : Driver::kAmple;
+    Driver driver(seed, places, seed % 4 < 2 ? 8 : 45, 20 + static_cast<int>(seed % 3) * 20);
+    for (int i = 0; i < 160 && !::testing::Test::HasFailure(); ++i) {
+      driver.step();
+      driver.compare();
+    }
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
+    answers += driver.answers();
+    readings += driver.readings();
+  }
+  EXPECT_GT(answers, 1000);
+  EXPECT_GT(readings, 500);
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ struct Regime {
   std::size_t victim_percent = 100;  // how often victims are asked for after a step
   std::size_t insert_percent = 25;
   std::size_t suffix_places = 0;  // room of the index of suffixes; 0: none
+  bool suffixes_late = false;     // it is made in the middle, and reads what is there in pieces
   std::size_t order_percent = 0;  // changes of membership out of turn, beside the usual ones
 
   std::string text() const {
@@ -81,7 +82,7 @@ class Episode {
         keys_(regime.shape, random),
         trie_(kTiers, regime.policy, kOthers),
         twin_({OrderShape::kLeafFirst, OrderShape::kLeafFirst, kOthers[0], kOthers[1]}, regime.policy) {
-    if (regime.suffix_places > 0) trie_.index_suffixes(regime.suffix_places);
+    if (regime.suffix_places > 0 && !regime.suffixes_late) trie_.index_suffixes(regime.suffix_places);
   }
 
   void run(std::size_t operations) {
@@ -100,6 +101,7 @@ class Episode {
   static constexpr double kCosts[] = {0.25, 1, 1, 3, 40};
 
   void step() {
+    if (regime_.suffixes_late) read_suffixes();
     if (twin_.nodes().size() > regime_.most_nodes) return evict();
     if (chance(random_, regime_.insert_percent)) return insert();
     if (chance(random_, regime_.order_percent)) return change_order();
@@ -323,11 +325,20 @@ class Episode {
   void join_with_child() {
     NaiveNode* node = any_node();
     if (node == nullptr) return;
-    const bool expected = twin_.can_join(node);
-    Node* present = real(node);
-    if (expected) unpair(node);
-    expect(trie_.join_with_child(present) == expected, "join_with_child: one said yes");
-    if (expected) twin_.join_with_child(node);
+    const bool expected = twin_.can_join(node), reading = trie_.reads_suffixes();
+    const bool joined = trie_.join_with_child(real(node));
+    expect(joined == expected || (reading && expected), "join_with_child: one said yes");
+    if (!joined) return;
+    unpair(node);
+    twin_.join_with_child(node);
+  }
+
+  void read_suffixes() {
+    if (trie_.suffixes() != nullptr) {
+      if (trie_.reads_suffixes() && chance(random_, 20)) trie_.read_suffixes(1 + below(random_, 20));
+    } else if (regime_.suffix_places > 0 && chance(random_, 1)) {
+      trie_.index_suffixes(regime_.suffix_places);
+    }
   }
 
   void remove(NaiveNode* leaf) {
@@ -468,7 +479,8 @@ class Episode {
   void compare() {
     const auto findings = trie_.check();
     if (!findings.empty()) throw std::runtime_error(findings.front());
-    if (const SuffixIndex* suffixes = trie_.suffixes(); suffixes != nullptr && suffixes->capacity() >= kAmplePlaces)
+    if (const SuffixIndex* suffixes = trie_.suffixes();
+        suffixes != nullptr && suffixes->capacity() >= kAmplePlaces && !trie_.reads_suffixes())
       expect(suffixes->size() == trie_.token_count(), "tokens are not in the index of suffixes");
     std::size_t seen = 0;
     trie_.visit([&](Node& node) {

@@ -33,6 +33,7 @@ Regime draw_regime(Random& random, std::size_t number, VictimPolicy policy) {
   regime.order_percent = below(random, 2) * 60;
   constexpr std::size_t kPlaces[] = {0, 20, 200, kAmplePlaces};
   regime.suffix_places = kPlaces[number / 2 % 4];
+  regime.suffixes_late = number % 3 == 0;
   return regime;
 }
 

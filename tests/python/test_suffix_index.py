@@ -65,6 +65,28 @@ def test_it_costs_nothing_where_nobody_asks(model: CodingModel) -> None:
         assert 20 * (1 << 20) < stats["suffix_bytes"] < 40 * (1 << 20)
 
 
+def test_a_look_reads_a_piece_of_what_was_there(model: CodingModel) -> None:
+    """At most 2^14 tokens and nodes, so that no other call waits for the whole tree; what comes meanwhile is known."""
+    cache = make_cache(capacity=40_000)
+    for first in range(3):
+        run(cache, [1000 + first, *range(2000, 13_000)], model)
+    assert cache.stats()["tokens"] == 33_003
+    seen = 0
+    with cache.begin([5, 6, 7, 8, 9, 1, 5, 6, 7]) as session:
+        looks = 0
+        while cache.stats()["suffix_tokens"] < cache.stats()["tokens"]:
+            suffix(session, 1)
+            known = cache.stats()["suffix_tokens"]
+            assert 0 < known - seen <= 1 << 14
+            seen, looks = known, looks + 1
+            if looks == 1:
+                compute(session, model)
+                assert suffix(session, 3) == [8, 9, 1]
+                seen = cache.stats()["suffix_tokens"]
+        assert looks <= 4
+    assert cache.check() == []
+
+
 def test_it_forgets_what_leaves_the_tree(model: CodingModel) -> None:
     cache = make_cache(suffix_index_tokens=1000)
     run(cache, SAID, model)
