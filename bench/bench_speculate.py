@@ -1,11 +1,12 @@
 """How many tokens a second with drafts, against plain decoding of the same model?
 
-Four texts, greedy, one answer at a time and four in a batch, plain and drafted in turns in one run, and the same
-answers:
+Five texts, greedy, one answer at a time and four in a batch, plain and by each drafter in turns in one run, and the
+same answers:
 
     edits     a file of about 2,000 tokens is written once more with a name changed throughout (what comes is forced)
     repeats   an agent's step is done again: the tree has the answer of the first time
     quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
+    elsewhere a passage of the file is written, which only another conversation has (what comes is forced)
     chat      plain answers to short questions
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
@@ -14,13 +15,13 @@ answers:
 "Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
 computed, chosen and checked as ever; only which one is likeliest is given. The model is SmolLM2-135M, which
 ``python -m kvtrie download`` gets; with ``--small`` one of 28 M parameters and random weights, whose chat is none, and
-no second one that drafts.
+no second one that drafts. The index of "suffix" is made, and has read what was there, before times are taken.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ from report import Report, Rows, arguments
 from timing import race
 
 TOKENS = 200  # of each answer but the edit
+PROMPT = {"prompt": "prompt"}
+TREE = {"tree": ["tree", "prompt"]}
+SUFFIX = {"suffix": "suffix"}
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
     "Explain in a few sentences why the sky is blue.",
@@ -51,10 +55,18 @@ def forced(start: int, text: Sequence[int]) -> Callable[[Any, Any], Any]:
 
 
 class Task:
-    """A prompt, and what is to come: None for what the model writes."""
+    """A prompt, and what is to come: None for what the model writes. ``drafts``: by what the table calls them.
+    ``before``: another conversation."""
 
-    def __init__(self, prompt: Sequence[int], text: Sequence[int] | None, draft: Any, count: int = TOKENS) -> None:
-        self.prompt, self.text, self.draft = list(prompt), text, draft
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        text: Sequence[int] | None,
+        drafts: Mapping[str, Any],
+        count: int = TOKENS,
+        before: Sequence[int] = (),
+    ) -> None:
+        self.prompt, self.text, self.drafts, self.before = list(prompt), text, drafts, list(before)
         self.count = count if text is None else len(text)
 
     @property
@@ -74,7 +86,7 @@ class Four:
     """Tasks of one batch."""
 
     def __init__(self, each: Sequence[Task]) -> None:
-        self.each, self.draft = each, each[0].draft
+        self.each, self.drafts = each, each[0].drafts
         self.count = sum(task.count for task in each)
 
     def answer(self, model: Any, cache: kv.PrefixCache, draft: Any) -> Answers:
@@ -110,31 +122,42 @@ def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task | F
     parts = [file[at : at + 400] for at in range(0, 2000, 500)]
     renamed = [[other if token == name else token for token in part[:150]] for part in parts]
     chats = [*questions, [*questions[0], *questions[1]]]
+    asked = [*questions[0], *file[290:300]]
     return {
-        "edits": Task(file, edited, "prompt"),
-        "repeats": Task(file[:500], None, ["tree", "prompt"]),
-        "quotes": Task(file, quotes, "prompt"),
-        **{f"chat {n}": Task(each, None, ["tree", "prompt"]) for n, each in enumerate(questions, 1)},
-        "four edits": Four([Task(part, edit, "prompt") for part, edit in zip(parts, renamed)]),
-        "four chats": Four([Task(each, None, "prompt", TOKENS // 2) for each in chats]),
+        "edits": Task(file, edited, {**PROMPT, **SUFFIX}),
+        "repeats": Task(file[:500], None, {**TREE, **SUFFIX}),
+        "quotes": Task(file, quotes, PROMPT),
+        "elsewhere": Task(asked, file[300 : 300 + TOKENS], SUFFIX, before=file),
+        **{
+            f"chat {n}": Task(each, None, {**TREE, **(SUFFIX if n == 1 else {})}) for n, each in enumerate(questions, 1)
+        },
+        "four edits": Four([Task(part, edit, PROMPT) for part, edit in zip(parts, renamed)]),
+        "four chats": Four([Task(each, None, PROMPT, TOKENS // 2) for each in chats]),
     }
 
 
 def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
     """``small`` drafts; its prompts are known after the first round, too."""
     draft = kv.DraftModel(small, kv.PrefixCache(small.caches(capacity=8192, warm_up=False)))
-    return {f"model {n}": Task(each, None, draft) for n, each in enumerate(questions, 1)}
+    return {f"model {n}": Task(each, None, {"model": draft}) for n, each in enumerate(questions[:2], 1)}
+
+
+def known(model: Any, name: str, task: Task | Four) -> kv.PrefixCache:
+    """A cache of the prompts; the tree knows the answer only where the task is to repeat it."""
+    cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
+    for each in task.each if isinstance(task, Four) else [task]:
+        for text in filter(None, (each.before, each.prompt)):
+            with cache.begin(text) as session:
+                for step in session.prefill():
+                    model(step)
+                if name == "repeats":
+                    list(kv.generate(model, session, each.count, ignore_eos=True))
+    return cache
 
 
 def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: int) -> None:
-    """One row; the tree knows the answer only where the task is to repeat it."""
-    cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
-    for each in task.each if isinstance(task, Four) else [task]:
-        with cache.begin(each.prompt) as session:
-            for step in session.prefill():
-                model(step)
-            if name == "repeats":
-                list(kv.generate(model, session, each.count, ignore_eos=True))
+    """A row for each drafter."""
+    cache = known(model, name, task)
     made: dict[str, kv.Generation[int] | Answers] = {}
     steps: dict[str, int] = {}
 
@@ -146,17 +169,19 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
 
         return run
 
-    raced = race({"plain": side("plain", None), "drafted": side("drafted", task.draft)}, rounds=rounds, warm_up=1)
-    assert made["plain"].tokens == made["drafted"].tokens, name
-    ratio = raced.ratio("plain", "drafted")
-    drafted = made["drafted"]
-    rate = task.count / raced["drafted"].median
-    report.row(
-        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right, "
-        f"{steps['plain']} steps, with drafts {steps['drafted']}",
-        task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
-        steps=steps,
-    )  # fmt: skip
+    sides = {"plain": side("plain", None), **{which: side(which, draft) for which, draft in task.drafts.items()}}
+    raced = race(sides, rounds=rounds, warm_up=1)
+    for which in task.drafts:
+        drafted = made[which]
+        assert made["plain"].tokens == drafted.tokens, f"{name}, {which}"
+        ratio, rate = raced.ratio("plain", which), task.count / raced[which].median
+        report.row(
+            f"{name:10} {which:6} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts "
+            f"right, {steps['plain']} steps, with drafts {steps[which]}",
+            task=name, drafter=which, ratio=ratio, tokens_per_second=rate,
+            plain_tokens_per_second=task.count / raced["plain"].median, proposed=drafted.proposed,
+            accepted=drafted.accepted, steps={"plain": steps["plain"], "drafted": steps[which]},
+        )  # fmt: skip
     cache.close()
 
 
@@ -171,16 +196,16 @@ def large() -> Any:
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
-    axes.set_xticks(range(len(rows)), [row["task"] for row in rows])
+    axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['drafter']}" for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)
     axes.set_ylabel("time plain / drafted")
 
 
 def main() -> None:
-    """Print a row for each text."""
+    """Print a row for each text and drafter."""
     parser = arguments(__doc__)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--task", default="", help="those whose names begin with it")
     options = parser.parse_args()
     report = Report("an answer with drafts, and without", options.json)

@@ -23,7 +23,7 @@ Checkpoints have it under three sorts of names; here it has Qwen's:
 The last two tables are the model's own where they are missing or the same.
 
 Source: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2), Qwen Team 2025, Zhipu AI 2025 (arXiv 2508.06471); the order of
-what fc reads, and which norm is where, as in vLLM's models of these heads and in llama.cpp's GLM and Qwen graphs.
+what fc reads, and which norm is where, as in vLLM's model of Qwen3-Next's head and in llama.cpp's graphs of GLM's.
 
 Threads: a built head does not change; its cache has a lock. Sizes in elements, capacities in cells (tokens).
 """
