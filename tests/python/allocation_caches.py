@@ -239,6 +239,7 @@ PREFIX_CACHE = [
     Call("Session.continuations", CACHES, lambda w: lambda: len(w.live.continuations(4, 3, suffix=True))),
     Call("Session.rollback", CACHES, lambda w: lambda: (w.live.rollback(2), w.live.recorded)),
     Call("Step.accept", CACHES, accept_drafts),
+    Call("Step.accept", CACHES, accept_a_path),
     Call("Session.branch", CACHES, lambda w: lambda: w.live.branch()),
     Call("Session.__copy__", DENSE, lambda w: lambda: w.live.__copy__()),
     Call("Session.rewind", CACHES, lambda w: lambda: (w.live.rewind(14), w.live.length)),
