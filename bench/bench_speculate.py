@@ -1,12 +1,14 @@
 """How many tokens a second with drafts, against plain decoding of the same model?
 
-Four texts, greedy, one answer at a time and four in a batch, plain and drafted in turns in one run, and the same
+Five texts, greedy, one answer at a time and four in a batch, plain and drafted in turns in one run, and the same
 answers:
 
     edits     a file of about 2,000 tokens is written once more with a name changed throughout (what comes is forced)
     repeats   an agent's step is done again: the tree has the answer of the first time
     quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
     chat      plain answers to short questions
+    records   28 fields, each with one of three values: six earlier answers are known, each with values of its own. What
+              comes is forced. Also with trees of two and three ways (kv.DraftTree), beside one way
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
               the file, and four chats
@@ -53,9 +55,21 @@ def forced(start: int, text: Sequence[int]) -> Callable[[Any, Any], Any]:
 class Task:
     """A prompt, and what is to come: None for what the model writes."""
 
-    def __init__(self, prompt: Sequence[int], text: Sequence[int] | None, draft: Any, count: int = TOKENS) -> None:
-        self.prompt, self.text, self.draft = list(prompt), text, draft
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        text: Sequence[int] | None,
+        draft: Any,
+        count: int = TOKENS,
+        known: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.prompt, self.text, self.draft, self.known = list(prompt), text, draft, known
         self.count = count if text is None else len(text)
+
+    @property
+    def ways(self) -> dict[str, Any]:
+        """Drafts that are measured beside ``draft``."""
+        return {f"{ways} ways": kv.DraftTree(self.draft, ways) for ways in (2, 3)} if self.known else {}
 
     @property
     def processors(self) -> Any:
@@ -115,9 +129,21 @@ def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task | F
         "repeats": Task(file[:500], None, ["tree", "prompt"]),
         "quotes": Task(file, quotes, "prompt"),
         **{f"chat {n}": Task(each, None, ["tree", "prompt"]) for n, each in enumerate(questions, 1)},
+        "records": Task(file[:100], records(text, 0), "suffix", known=[records(text, seed) for seed in range(1, 7)]),
         "four edits": Four([Task(part, edit, "prompt") for part, edit in zip(parts, renamed)]),
         "four chats": Four([Task(each, None, "prompt", TOKENS // 2) for each in chats]),
     }
+
+
+def records(text: Sequence[int], seed: int) -> list[int]:
+    """28 labels of five tokens, each with a value of two, one of three."""
+    random = np.random.default_rng(seed)
+    made: list[int] = []
+    for label in range(28):
+        at = 40 * label
+        value = at + 10 + 5 * int(random.integers(3))
+        made += [*text[at : at + 5], *text[value : value + 2]]
+    return made
 
 
 def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
@@ -135,6 +161,10 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
                 model(step)
             if name == "repeats":
                 list(kv.generate(model, session, each.count, ignore_eos=True))
+        for known in each.known:
+            with cache.begin([*each.prompt, *known]) as session:
+                for step in session.prefill():
+                    model(step)
     made: dict[str, kv.Generation[int] | Answers] = {}
     steps: dict[str, int] = {}
 
@@ -146,17 +176,22 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
 
         return run
 
-    raced = race({"plain": side("plain", None), "drafted": side("drafted", task.draft)}, rounds=rounds, warm_up=1)
-    assert made["plain"].tokens == made["drafted"].tokens, name
-    ratio = raced.ratio("plain", "drafted")
-    drafted = made["drafted"]
-    rate = task.count / raced["drafted"].median
-    report.row(
-        f"{name:10} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right, "
-        f"{steps['plain']} steps, with drafts {steps['drafted']}",
-        task=name, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
-        steps=steps,
-    )  # fmt: skip
+    drafts = {"drafted": task.draft, **({} if isinstance(task, Four) else task.ways)}
+    sides = {"plain": side("plain", None), **{each: side(each, draft) for each, draft in drafts.items()}}
+    raced = race(sides, rounds=rounds, warm_up=1)
+    for each in drafts:
+        assert made["plain"].tokens == made[each].tokens, name
+        ratio = raced.ratio("plain", each)
+        drafted = made[each]
+        rate = task.count / raced[each].median
+        shown = name if each == "drafted" else f"{name}, {each}"
+        beside = "" if each == "drafted" else f", one way / this {raced.ratio('drafted', each)}"
+        report.row(
+            f"{shown:16} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts right, "
+            f"{steps['plain']} steps, with drafts {steps[each]}{beside}",
+            task=shown, ratio=ratio, tokens_per_second=rate, proposed=drafted.proposed, accepted=drafted.accepted,
+            steps={"plain": steps["plain"], "drafted": steps[each]},
+        )  # fmt: skip
     cache.close()
 
 
