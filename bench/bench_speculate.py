@@ -9,6 +9,7 @@ answers:
     chat      plain answers to short questions
     records   28 fields, each with one of three values: six earlier answers are known, each with values of its own. What
               comes is forced. Also with trees of two and three ways (kv.DraftTree), beside one way
+    shapes    what a step of several paths takes, against a line of as many rows
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
               the file, and four chats
@@ -195,6 +196,28 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
     cache.close()
 
 
+def measured_shapes(report: Report, model: Any, text: Sequence[int], rounds: int) -> None:
+    """What a step of a tree takes against one of a line with as many rows, behind 200 tokens."""
+    cache = kv.PrefixCache(model.caches(capacity=1024, warm_up=False))
+    session = cache.begin(text[:200])
+    for step in session.prefill():
+        model(step)
+    session.append(text[200])
+
+    def side(paths: int, rows: int) -> Callable[[], None]:
+        each = [text[201 + 40 * path : 200 + 40 * path + rows // paths] for path in range(paths)]
+        return lambda: np.asarray(model(session.propose_tree(each), all_rows=True)).argmax()
+
+    for paths, rows in ((2, 4), (2, 8), (2, 16), (3, 24), (4, 32)):
+        raced = race({"line": side(1, rows), "tree": side(paths, rows)}, rounds=3 * rounds)
+        ratio = raced.ratio("tree", "line")
+        report.row(
+            f"{rows} rows: a line {raced['line']}, {paths} paths {raced['tree']}, tree / line {ratio}",
+            task="shapes", rows=rows, paths=paths, line=raced["line"], tree=raced["tree"], ratio=ratio,
+        )  # fmt: skip
+    cache.close()
+
+
 @functools.cache
 def large() -> Any:
     """The model in float32, which four times as many bytes are read for."""
@@ -205,6 +228,7 @@ def large() -> Any:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
+    rows = [row for row in rows if row["task"] != "shapes"]
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
     axes.set_xticks(range(len(rows)), [row["task"] for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)
@@ -230,6 +254,8 @@ def main() -> None:
         text = model.tokenizer.encode(smollm2.text())
         questions = [list(model.chat_tokens([{"role": "user", "content": each}])) for each in QUESTIONS]
     model.warm_up()
+    if "shapes".startswith(options.task):
+        measured_shapes(report, model, text, options.rounds)
     for name, task in tasks(list(text), questions).items():
         if name.startswith(options.task):
             measured(report, model, name, task, options.rounds)

@@ -35,6 +35,7 @@ __all__ = ["DraftTree", "Trees", "breadth_of", "ways_of"]
 
 WaysFunction = Callable[[npt.NDArray[np.int32], int], Iterable[Iterable[int]]]
 _MOST_BREADTH = 8
+_MARGIN = 1.1  # least gain over fewer paths: what is known of more is known by fewer steps
 _FORGET = 0.9  # what is left of earlier verdicts after each
 _UNKNOWN = 0.5  # how likely the next choice is right, of which nothing is known
 
@@ -149,7 +150,7 @@ class Trees:
         for paths in self._shapes(found):
             seconds = self.seconds(len(paths), sum(map(len, paths)) + len(paths), costs)
             rate = self.tokens(paths, chance) / seconds
-            if rate >= most:
+            if rate >= most * (_MARGIN if len(paths) > max(len(chosen), 1) else 1.0):
                 chosen, most = paths, rate
         return chosen
 
