@@ -119,8 +119,7 @@ inline void add(Trie& trie, const Tokens& tokens) {
   if (node == nullptr) node = trie.root("default");
   if (match.node != nullptr && match.length < node->end()) node = trie.split(node, match.length);
   const auto rest = std::span<const Token>(tokens).subspan(static_cast<std::size_t>(match.length));
-  if (!rest.empty())
-    node = trie.add_child(node, rest, std::make_unique<TextPayload>(letters(rest), node->end()));
+  if (!rest.empty()) node = trie.add_child(node, rest, std::make_unique<TextPayload>(letters(rest), node->end()));
   trie.lock(node);
   trie.unlock(node);  // that is a use
 }
