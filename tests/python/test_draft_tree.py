@@ -18,6 +18,7 @@ from kvtrie._draft_tree import Trees
 from kvtrie._drafting import Drafting
 from random_models import VOCAB, random_model
 from spelling_model import TextModel
+from sweep_families import FAMILIES
 from test_draft import COUNT, SAMPLINGS, VARIED, make_cache, prompt
 from test_draft_ends import ANSWER, PLAYS, Stop, read_on
 from test_propose import SMALL
@@ -100,6 +101,43 @@ def test_the_bits_are_those_without_drafts(model: Any) -> None:
     plain = bits(None)
     for name, draft in trees_of(plain[0], 30).items():
         assert bits(draft) == plain, name
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("llama", "q8_0"),  # cells in blocks
+        ("llama", "float16"),
+        ("lfm2", "float32"),  # short convolutions
+        ("bamba", "float32"),  # Mamba-2
+        ("deepseek_v3", "float32"),  # latent attention
+        ("gemma3n_text", "float32"),  # layers that read the cells of others
+    ],
+)
+def test_the_bits_of_other_kinds_of_state(family: str, dtype: str) -> None:
+    kind = kv.models._FAMILIES[family]
+    config = kind.parse_config({**FAMILIES[family].file, **({"head_dim": 32} if dtype == "q8_0" else {})})
+    random = np.random.default_rng(7)
+    weights = {
+        name: (random.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)).astype(np.float32)
+        for name, shape in kind.tensor_shapes(config).items()
+    }
+    model = kv.models.from_weights(config, weights, dtype="float32")
+    text = [int(token) for token in random.integers(2, 60, 20)]
+
+    def bits(draft: Any) -> tuple[list[int], bytes]:
+        with kv.PrefixCache(model.caches(capacity=256, dtype=dtype)) as cache, cache.begin(text) as session:
+            made = kv.generate(model, session, 24, **VARIED, draft=draft)
+            answer = list(made)
+            assert draft is None or made.proposed > made.accepted > 4
+            logits = np.asarray(model(session.decode()), np.float32).tobytes()
+            assert cache.check() == []
+            return answer, logits
+
+    plain = bits(None)
+    draft = kv.DraftTree(ways(plain[0], len(text), 4, config.vocab_size), 3)
+    assert bits(draft) == plain
 
 
 @pytest.mark.usefixtures("eager")
