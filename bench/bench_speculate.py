@@ -8,6 +8,9 @@ same answers:
     quotes    an answer takes passages out of its prompt, with words of its own between them (what comes is forced)
     elsewhere a passage of the file is written, which only another conversation has (what comes is forced)
     chat      plain answers to short questions
+    records   28 fields, each with one of three values: six earlier answers are known, each with values of its own. What
+              comes is forced. Also with trees of two and three ways (kv.DraftTree), beside one
+    shapes    what a step of several paths takes, against a line of as many rows
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
               the file, and four chats
@@ -37,6 +40,7 @@ TOKENS = 200  # of each answer but the edit
 PROMPT = {"prompt": "prompt"}
 TREE = {"tree": ["tree", "prompt"]}
 SUFFIX = {"suffix": "suffix"}
+WAYS = {f"{ways} ways": kv.DraftTree("suffix", ways) for ways in (2, 3)}
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
     "Explain in a few sentences why the sky is blue.",
@@ -64,9 +68,9 @@ class Task:
         text: Sequence[int] | None,
         drafts: Mapping[str, Any],
         count: int = TOKENS,
-        before: Sequence[int] = (),
+        known: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.prompt, self.text, self.drafts, self.before = list(prompt), text, drafts, list(before)
+        self.prompt, self.text, self.drafts, self.known = list(prompt), text, drafts, known
         self.count = count if text is None else len(text)
 
     @property
@@ -127,13 +131,30 @@ def tasks(text: list[int], questions: Sequence[list[int]]) -> dict[str, Task | F
         "edits": Task(file, edited, {**PROMPT, **SUFFIX}),
         "repeats": Task(file[:500], None, {**TREE, **SUFFIX}),
         "quotes": Task(file, quotes, PROMPT),
-        "elsewhere": Task(asked, file[300 : 300 + TOKENS], SUFFIX, before=file),
+        "elsewhere": Task(asked, file[300 : 300 + TOKENS], SUFFIX, known=[file]),
         **{
             f"chat {n}": Task(each, None, {**TREE, **(SUFFIX if n == 1 else {})}) for n, each in enumerate(questions, 1)
         },
+        "records": Task(
+            file[:100],
+            records(text, 0),
+            {**SUFFIX, **WAYS},
+            known=[[*file[:100], *records(text, seed)] for seed in range(1, 7)],
+        ),
         "four edits": Four([Task(part, edit, PROMPT) for part, edit in zip(parts, renamed)]),
         "four chats": Four([Task(each, None, PROMPT, TOKENS // 2) for each in chats]),
     }
+
+
+def records(text: Sequence[int], seed: int) -> list[int]:
+    """28 labels of five tokens, each with a value of two, one of three."""
+    random = np.random.default_rng(seed)
+    made: list[int] = []
+    for label in range(28):
+        at = 40 * label
+        value = at + 10 + 5 * int(random.integers(3))
+        made += [*text[at : at + 5], *text[value : value + 2]]
+    return made
 
 
 def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
@@ -143,10 +164,10 @@ def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
 
 
 def known(model: Any, name: str, task: Task | Four) -> kv.PrefixCache:
-    """A cache of the prompts; the tree knows the answer only where the task is to repeat it."""
+    """A cache of the prompts and of what tasks have as ``known``; the tree has the answer only where a task repeats it."""
     cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
     for each in task.each if isinstance(task, Four) else [task]:
-        for text in filter(None, (each.before, each.prompt)):
+        for text in (*each.known, each.prompt):
             with cache.begin(text) as session:
                 for step in session.prefill():
                     model(step)
@@ -175,12 +196,35 @@ def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: i
         drafted = made[which]
         assert made["plain"].tokens == drafted.tokens, f"{name}, {which}"
         ratio, rate = raced.ratio("plain", which), task.count / raced[which].median
+        beside = f", suffix / this {raced.ratio('suffix', which)}" if which in WAYS else ""
         report.row(
             f"{name:10} {which:6} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts "
-            f"right, {steps['plain']} steps, with drafts {steps[which]}",
+            f"right, {steps['plain']} steps, with drafts {steps[which]}{beside}",
             task=name, drafter=which, ratio=ratio, tokens_per_second=rate,
             plain_tokens_per_second=task.count / raced["plain"].median, proposed=drafted.proposed,
             accepted=drafted.accepted, steps={"plain": steps["plain"], "drafted": steps[which]},
+        )  # fmt: skip
+    cache.close()
+
+
+def measured_shapes(report: Report, model: Any, text: Sequence[int], rounds: int) -> None:
+    """What a step of a tree takes against one of a line with as many rows, behind 200 tokens."""
+    cache = kv.PrefixCache(model.caches(capacity=1024, warm_up=False))
+    session = cache.begin(text[:200])
+    for step in session.prefill():
+        model(step)
+    session.append(text[200])
+
+    def side(paths: int, rows: int) -> Callable[[], None]:
+        each = [text[201 + 40 * path : 200 + 40 * path + rows // paths] for path in range(paths)]
+        return lambda: np.asarray(model(session.propose_tree(each), all_rows=True)).argmax()
+
+    for paths, rows in ((2, 4), (2, 8), (2, 16), (3, 24), (4, 32)):
+        raced = race({"line": side(1, rows), "tree": side(paths, rows)}, rounds=3 * rounds)
+        ratio = raced.ratio("tree", "line")
+        report.row(
+            f"{rows} rows: a line {raced['line']}, {paths} paths {raced['tree']}, tree / line {ratio}",
+            task="shapes", rows=rows, paths=paths, line=raced["line"], tree=raced["tree"], ratio=ratio,
         )  # fmt: skip
     cache.close()
 
@@ -195,6 +239,7 @@ def large() -> Any:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
+    rows = [row for row in rows if row["task"] != "shapes"]
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['drafter']}" for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)
@@ -220,6 +265,8 @@ def main() -> None:
         text = model.tokenizer.encode(smollm2.text())
         questions = [list(model.chat_tokens([{"role": "user", "content": each}])) for each in QUESTIONS]
     model.warm_up()
+    if "shapes".startswith(options.task):
+        measured_shapes(report, model, text, options.rounds)
     for name, task in tasks(list(text), questions).items():
         if name.startswith(options.task):
             measured(report, model, name, task, options.rounds)

@@ -146,13 +146,15 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   static constexpr std::size_t kSuffixPiece = 1 << 14;  // tokens and nodes that a look reads: about 1 ms
 
   // --- steps.cpp
+  // `list`: distinct, or the same session for each of its paths of `drafts`.
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Call& call, std::span<const std::span<const Token>> drafts = {})
       KVTRIE_REQUIRES(gate.mutex);
   void check_drafts(const Cursor& cursor, std::span<const Token> drafts) const KVTRIE_REQUIRES(gate.mutex);
   void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(gate.mutex);  // once it is made
   void complete(Step& step) KVTRIE_REQUIRES(gate.mutex);               // where it was not dropped
-  void accept(Step& step, std::span<const std::uint32_t> counts) KVTRIE_REQUIRES(gate.mutex);  // REQUIRES: undecided
+  // REQUIRES: undecided. `path`: of a tree of drafts.
+  void accept(Step& step, std::span<const std::uint32_t> counts, std::size_t path) KVTRIE_REQUIRES(gate.mutex);
 
   // --- limits.cpp
   bool nothing_under_way() const KVTRIE_REQUIRES(gate.mutex);  // between tiers; no call waits that holds a path

@@ -151,11 +151,11 @@ bool Session::accept(Token token, std::int32_t length) {
   return true;
 }
 
-StepPtr Session::decode_step(PrefixCacheState& state, std::span<const Token> drafts) {
+StepPtr Session::decode_step(PrefixCacheState& state, std::span<const std::span<const Token>> paths) {
+  const std::vector<SessionPtr> each(paths.size(), shared_from_this());  // outlives the entry
   Entry entry(state);
   require_usable(at_);
-  const SessionPtr self = shared_from_this();
-  return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry, std::span(&drafts, 1));
+  return state.make_step(cache_, each, ~std::uint32_t{0}, /*adopt=*/false, entry, paths);
 }
 
 StepPtr Session::decode() { return propose({}); }
@@ -163,7 +163,18 @@ StepPtr Session::decode() { return propose({}); }
 StepPtr Session::propose(std::span<const Token> tokens) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
-  StepPtr step = decode_step(state, tokens);
+  StepPtr step = decode_step(state, std::span(&tokens, 1));
+  state.begin_timing(*step);
+  return step;
+}
+
+StepPtr Session::propose_tree(std::span<const std::span<const Token>> paths) {
+  require(!paths.empty(), "session.propose_tree", "paths: got none, allowed 1 or more");
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    require(!paths[i].empty(), "session.propose_tree", "paths[", i, "]: got 0 tokens, allowed 1 or more");
+  const SessionCall call(*this);
+  PrefixCacheState& state = cache_->state();
+  StepPtr step = decode_step(state, paths);
   state.begin_timing(*step);
   return step;
 }
@@ -259,12 +270,27 @@ Tokens Session::continuation(std::size_t most) const {
   return kvtrie::continuation(state.trie, at_.node, at_.unpublished(), at_.use ? most : 0);
 }
 
+std::vector<Tokens> Session::continuations(std::size_t most, std::size_t count) const {
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_usable(at_);
+  return kvtrie::continuations(state.trie, at_.node, at_.unpublished(), at_.use ? most : 0, count);
+}
+
 Tokens Session::suffix_continuation(std::size_t most) const {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_usable(at_);
   const SuffixIndex& suffixes = state.suffixes();
   return suffixes.continuation(at_.node, at_.unpublished(), at_.use ? most : 0);
+}
+
+std::vector<Tokens> Session::suffix_continuations(std::size_t most, std::size_t count) const {
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_usable(at_);
+  const SuffixIndex& suffixes = state.suffixes();
+  return suffixes.continuations(at_.node, at_.unpublished(), at_.use ? most : 0, count);
 }
 
 std::int32_t Session::checkpoint() {

@@ -66,6 +66,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // The same with `tokens` behind it that may be right: its logits, of all rows, say how many are (Step::accept).
   // Throws kArgument for media, and for more tokens than a session can have.
   StepPtr propose(std::span<const Token> tokens);
+  // The same with a tree of drafts, given as its paths from behind all that is recorded to each leaf: each path has
+  // rows of its own, behind those of what is recorded, and Step::accept_path says which one goes on. The session's
+  // computed tokens are in common. Throws kArgument for no path, and for an empty one.
+  StepPtr propose_tree(std::span<const std::span<const Token>> paths);
 
   // A second session at the same place; no K/V byte moves. Without `publish` nobody else gets what it computes.
   std::shared_ptr<Session> branch(bool publish = true);
@@ -83,11 +87,15 @@ class Session : public std::enable_shared_from_this<Session> {
   // At most `most` tokens that others of the namespace, or this session before it went back, went on with behind all
   // that is recorded (trie/continuation.h). Nothing changes, and an open step stays open.
   Tokens continuation(std::size_t most) const;
+  // Up to `count` of them, no two the same and none the beginning of another: the first is `continuation`, then come
+  // those that most of what is known goes on with (trie/alternatives.h).
+  std::vector<Tokens> continuations(std::size_t most, std::size_t count) const;
   // At most `most` tokens that followed the longest end of all that is recorded, anywhere on a path of the namespace
   // (trie/suffix_index.h). Unless the cache was told to index from the start, the first call makes the index, and
   // each reads a piece of what the tree had by then; what is not read yet is unknown. Throws kNotSupported where it was
   // told not to.
   Tokens suffix_continuation(std::size_t most) const;
+  std::vector<Tokens> suffix_continuations(std::size_t most, std::size_t count) const;  // the same
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
   // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither
@@ -112,7 +120,7 @@ class Session : public std::enable_shared_from_this<Session> {
   friend struct PrefixCacheState;
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
   StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
-  StepPtr decode_step(PrefixCacheState& state, std::span<const Token> drafts);
+  StepPtr decode_step(PrefixCacheState& state, std::span<const std::span<const Token>> paths);
   std::int32_t go_back_recording(PrefixCacheState& state, std::int32_t computed, std::int32_t recorded);
 
   // Guarded by the cache's mutex.

@@ -77,20 +77,37 @@ std::vector<std::uint32_t> Step::drafted() const {
 }
 
 void Step::accept(std::span<const std::uint32_t> counts) {
+  require(!is_tree(), "step.accept", "path: got none for a tree of drafts, allowed 0 to ", sessions_.size() - 1);
   require(counts.size() == sessions_.size(), "step.accept", "counts: got ", counts.size(), ", allowed ",
           sessions_.size(), ", one for each session");
   for (std::size_t s = 0; s < counts.size(); ++s) {
     require(counts[s] <= open_.drafted(s), "step.accept", "counts[", s, "]: got ", counts[s], ", allowed 0 to ",
             open_.drafted(s));
   }
+  decide(counts, 0);
+}
+
+void Step::accept_path(std::size_t path, std::uint32_t count) {
+  require(is_tree() || sessions_.size() == 1, "step.accept", "path: got ", path, " in a step of ", sessions_.size(),
+          " sessions, allowed none");
+  require(path < sessions_.size(), "step.accept", "path: got ", path, ", allowed 0 to ", sessions_.size() - 1);
+  require(count <= open_.drafted(path), "step.accept", "counts[0]: got ", count, ", allowed 0 to ",
+          open_.drafted(path));
+  std::vector<std::uint32_t> counts(sessions_.size());
+  counts[path] = count;
+  decide(counts, path);
+}
+
+void Step::decide(std::span<const std::uint32_t> counts, std::size_t path) {
   std::vector<SessionCall> calls;
-  calls.reserve(sessions_.size());
-  for (const SessionPtr& session : sessions_) calls.emplace_back(*session);
+  const std::span<const SessionPtr> each = std::span(sessions_).first(is_tree() ? 1 : sessions_.size());
+  calls.reserve(each.size());
+  for (const SessionPtr& session : each) calls.emplace_back(*session);
   Entry entry(cache_->state());
   require_kept();
   require(undecided(), "step.accept", "step: got one that is ", complete() ? "complete" : "not computed",
           ", allowed one with drafts whose layers were all put");
-  cache_->state().accept(*this, counts);
+  cache_->state().accept(*this, counts, path);
 }
 
 namespace {

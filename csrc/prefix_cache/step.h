@@ -8,7 +8,8 @@
 //
 // A step with drafts (Session::propose) is *undecided* once every layer was written: its logits say which drafts are
 // right, and `accept` completes it with those alone. Until then it is open: whatever else its sessions are asked for
-// drops it.
+// drops it. In a tree of drafts (Session::propose_tree) the one session stands for each path: it is in `sessions` as
+// often as there are paths, and its rows along path i are those of `sequences` i.
 //
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
@@ -39,7 +40,8 @@ class Step {
   const std::shared_ptr<PrefixCache>& cache() const noexcept { return cache_; }
   // [sessions]: the row whose logits continue each session; with drafts the one behind the last of them.
   std::vector<std::int32_t> last_rows() const;
-  std::vector<std::uint32_t> drafted() const;  // [sessions]: how many of its last rows are drafts
+  std::vector<std::uint32_t> drafted() const;                // [sessions]: how many of its last rows are drafts
+  bool is_tree() const noexcept { return open_.is_tree(); }  // of drafts of one session
 
   // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], q [rows, heads, k_dim] float32 -> [rows, heads, v_dim]
   // float32.
@@ -73,8 +75,12 @@ class Step {
   void write_states(std::int32_t layer, const std::function<void(PointCache&, LayerForward&)>& write);
 
   // So many drafts of each session are recorded and computed now, the others were never there. Throws kClosed once
-  // dropped, kArgument where nothing is undecided, and for more than were drafted.
+  // dropped, kArgument where nothing is undecided, for more than were drafted, and for a tree of drafts.
   void accept(std::span<const std::uint32_t> counts);
+  // The same for the one session: so many drafts of that path, of those that it has (a line of drafts is path 0).
+  // Nothing is left of all other paths. Throws kArgument for a path that there is not, and in a step of several
+  // sessions.
+  void accept_path(std::size_t path, std::uint32_t count);
 
   bool undecided() const noexcept { return !complete() && !dropped() && open_.written() && open_.any_drafted(); }
   bool complete() const noexcept { return open_.complete; }
@@ -98,10 +104,11 @@ class Step {
   std::vector<std::vector<HeldState>> states_before() const;  // of each session; empty once it is over
   void require_kept() const;                                  // kClosed once dropped
   void finish_if_complete();
+  void decide(std::span<const std::uint32_t> counts, std::size_t path);
 
   std::shared_ptr<PrefixCache> cache_;
-  std::vector<SessionPtr> sessions_;
-  OpenStep open_;  // of the sessions' cursors
+  std::vector<SessionPtr> sessions_;  // of a tree: the same one for each path
+  OpenStep open_;                     // of the sessions' cursors
   bool attended_ = false;
 };
 

@@ -65,8 +65,8 @@ void PrefixCacheState::complete(Step& step) {
   steps.complete(step.open_);
 }
 
-void PrefixCacheState::accept(Step& step, std::span<const std::uint32_t> counts) {
-  steps.accept(step.open_, counts);
+void PrefixCacheState::accept(Step& step, std::span<const std::uint32_t> counts, std::size_t path) {
+  steps.accept(step.open_, counts, path);
   times.measure(step.open_.timing, step.positions(), gate.now);
 }
 

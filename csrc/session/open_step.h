@@ -9,12 +9,22 @@
 //              |------- rows of the step ---------|
 //                                       ^ ^ ^ ^ ^      where it may stand: with 0 to all of the drafts
 //
+// A tree of drafts. The same cursor may be in a step several times, each time with drafts along another path. Behind
+// where it stands it then has a sequence for each path, forked from its own, so that every path has rows, cells and
+// states of its own, and none sees another's; below, all of them are the same cells. One path is taken in the end: its
+// sequences are the cursor's from then on, and the others are closed.
+//
+//     computed, in common | recorded | drafts of path 0 |      the cursor's own sequences
+//                         | recorded | drafts of path 1   |    branches[1]
+//                         | recorded | drafts of path 2 |      branches[2]
+//
 // Threads: `complete` and `dropped` are written with the prefix cache's mutex held, the rest before anybody else sees
 // it. Units: rows are tokens.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/causal_cache.h"
@@ -37,10 +47,20 @@ struct OpenStep {
   std::vector<std::uint32_t> wrong;                // of each cursor: its last drafts; none until they are decided about
   // Of each cursor whose drafts are being decided about, and each cache of states: what came out at its boundaries.
   std::vector<std::vector<std::vector<HeldState>>> captured;
-  StepTiming timing;  // set once the call that made it is over
+  // Of a tree, once claimed, and of each path: the sequences that stand for the cursor; none: its own.
+  std::vector<std::vector<SequenceId>> branches;
+  std::size_t path = 0;  // of a tree: the one that was taken
+  StepTiming timing;     // set once the call that made it is over
   std::atomic<bool> complete{false}, dropped{false};
 
   Cursor& cursor(std::size_t index) const noexcept { return *cursors[index]; }
+  bool is_tree() const noexcept { return cursors.size() > 1 && cursors[0] == cursors[1]; }
+  // Whether its cursor goes on along these rows, once it is decided.
+  bool is_taken(std::size_t index) const noexcept { return !is_tree() || index == path; }
+  std::span<const SequenceId> sequences_of(std::size_t index) const noexcept {
+    const bool own = index >= branches.size() || branches[index].empty();
+    return own ? cursors[index]->sequences : branches[index];
+  }
   // By the number among the caches of attention, or of states. REQUIRES: claimed.
   Forward& of_attention(std::size_t index) const { return static_cast<Forward&>(*forwards[index]); }
   LayerForward& of_states(std::size_t index) const { return *forwards[attention + index]; }

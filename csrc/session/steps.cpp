@@ -76,9 +76,9 @@ std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const
 }
 
 void Steps::add_needs(const OpenStep& step, std::size_t session, Needs& needs) const {
-  const Cursor& cursor = step.cursor(session);
+  const std::span<const SequenceId> sequences = step.sequences_of(session);
   for (std::size_t i = 0; i < caches_.all.size(); ++i)
-    needs[i] += caches_.all[i]->units_for(cursor.sequences[i], step.end(session), step.undecided(session));
+    needs[i] += caches_.all[i]->units_for(sequences[i], step.end(session), step.undecided(session));
 }
 
 std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
@@ -97,7 +97,7 @@ std::uint32_t Steps::units_for(const OpenStep& step, std::size_t cache, PointKin
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     if (!whose.concerns(step.cursor(s))) continue;
-    const SequenceId id = step.cursor(s).sequences[cache];
+    const SequenceId id = step.sequences_of(s)[cache];
     units += caches_.all[cache]->units_for(id, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
@@ -139,13 +139,26 @@ LayerForwardPtr Steps::begin(const OpenStep& step, std::size_t cache) const {
   rows.reserve(step.cursors.size());
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     const Cursor& cursor = step.cursor(s);
-    ForwardRows& each = rows.emplace_back(ForwardRows{cursor.sequences[cache], step.counts[s], {}, cursor.computed});
+    const SequenceId id = step.sequences_of(s)[cache];
+    ForwardRows& each = rows.emplace_back(ForwardRows{id, step.counts[s], {}, cursor.computed});
     if (cache >= step.attention) each.boundaries = step.inside[s];
   }
   return caches_.all[cache]->begin(rows);
 }
 
 void Steps::claim(OpenStep& step) {
+  if (!step.is_tree()) return begin_all(step);
+  open_branches(step);
+  try {
+    begin_all(step);
+  } catch (...) {
+    step.forwards.clear();
+    close_branches(step);
+    throw;
+  }
+}
+
+void Steps::begin_all(OpenStep& step) {
   std::vector<Claim> claims = claims_of(step);
   device_budget_.make_room(claims);
   if (!caches_.states.empty()) find_slots_for_captures(step, claims);
@@ -162,7 +175,7 @@ void Steps::claim(OpenStep& step) {
 void Steps::go_back(OpenStep& step, std::size_t index, std::size_t cache) noexcept {
   LayerCache& owner = *caches_.all[cache];
   const Cursor& cursor = step.cursor(index);
-  const SequenceId id = cursor.sequences[cache];
+  const SequenceId id = step.sequences_of(index)[cache];
   if (cache < step.attention) return owner.truncate(id, std::max(cursor.computed, owner.borrowed_length(id)));
   const std::size_t state = cache - step.attention;
   caches_.states[state]->resume(id, cursor.computed, std::move(step.before[index][state]));
@@ -178,6 +191,7 @@ void Steps::drop(OpenStep& step) noexcept {
   if (step.complete || step.dropped) return;
   step.dropped = true;
   for (std::size_t i = 0; i < step.forwards.size(); ++i) drop(step, i);
+  close_branches(step);
   step.before.clear();
   step.captured.clear();
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
@@ -242,6 +256,7 @@ void Steps::complete(OpenStep& step) {
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     Cursor& cursor = step.cursor(s);
     cursor.open_step = nullptr;
+    if (!step.is_taken(s)) continue;
     cursor.computed += static_cast<std::int32_t>(step.kept(s));
     totals_.computed_tokens += step.kept(s);
     try {
@@ -252,51 +267,6 @@ void Steps::complete(OpenStep& step) {
   }
   step.before.clear();
   step.captured.clear();
-}
-
-// ---- drafts ---------------------------------------------------------------------------------------------------------
-
-// Every cache of the cursor is at the step's end: they go back to `length`, where they have `states`.
-void Steps::stand_at(OpenStep& step, std::size_t index, std::int32_t length, std::vector<HeldState> states) noexcept {
-  const Cursor& cursor = step.cursor(index);
-  for (std::size_t i = 0; i < step.attention; ++i) caches_.attention[i]->truncate(cursor.sequences[i], length);
-  for (std::size_t i = 0; i < states.size(); ++i)
-    caches_.states[i]->resume(caches_.states_among(cursor.sequences)[i], length, std::move(states[i]));
-}
-
-// What may fail for lack of memory comes first.
-void Steps::accept(OpenStep& step, std::span<const std::uint32_t> counts) {
-  if (step.captured.empty()) {
-    std::vector<std::vector<std::vector<HeldState>>> captured(step.cursors.size());
-    for (auto& each : captured) each.resize(caches_.states.size());
-    step.captured = std::move(captured);
-  }
-  for (std::size_t s = 0; s < step.captured.size(); ++s) {  // one that failed goes on with what it has
-    for (std::size_t i = 0; i < caches_.states.size(); ++i)
-      if (step.captured[s][i].empty()) step.captured[s][i] = step.of_states(i).take_captured(s);
-  }
-  std::vector<std::vector<HeldState>> states(step.cursors.size());
-  std::vector<std::uint32_t> wrong(step.cursors.size());
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    wrong[s] = step.drafted(s) - counts[s];
-    Tokens& tail = step.cursor(s).tail;
-    const std::size_t needed = tail.size() + counts[s];
-    if (needed > tail.capacity()) tail.reserve(std::max(needed, 2 * tail.capacity()));
-    if (wrong[s] == 0) continue;
-    const std::int32_t length = step.end(s) - static_cast<std::int32_t>(wrong[s]);
-    for (const auto& each : step.captured[s]) states[s].push_back(each[step.number_inside(s, length)].share());
-  }
-  step.wrong = std::move(wrong);
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    Cursor& cursor = step.cursor(s);
-    const std::int32_t length = step.end(s) - static_cast<std::int32_t>(step.wrong[s]);
-    if (step.wrong[s] > 0) stand_at(step, s, length, std::move(states[s]));
-    if (counts[s] > 0)
-      cursor.tail.insert(cursor.tail.end(), step.drafts[s].begin(), step.drafts[s].begin() + counts[s]);
-    totals_.proposed_tokens += step.drafted(s);
-    totals_.accepted_tokens += counts[s];
-  }
-  complete(step);
 }
 
 }  // namespace kvtrie

@@ -13,7 +13,7 @@
 // A step with drafted rows (open_step.h) is not complete when its layers are written: it waits for `accept`, which
 // cuts every cache to what was right and completes the step as if it had had only those rows; or it is dropped. Either
 // way nothing is left of a draft that was wrong: no cell, no state, no restore point, no node. The states at which it
-// may have to stand are needed, not wanted.
+// may have to stand are needed, not wanted. Of a tree of drafts one path is accepted, of the others nothing is left.
 //
 // Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
 // O(captures squared) where captures do not fit.
@@ -53,9 +53,10 @@ class Steps {
   void add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk, std::span<const Token> drafts = {}) const;
   void claim(OpenStep& step);     // for all its rows
   void complete(OpenStep& step);  // REQUIRES: written; not dropped, and no drafts that are undecided
-  // So many drafts of each cursor are right and recorded now, and the step is complete. REQUIRES: written; neither
-  // dropped nor complete; one number for each cursor, at most as many as it drafted. No memory: nothing has changed.
-  void accept(OpenStep& step, std::span<const std::uint32_t> counts);
+  // So many drafts of each cursor are right and recorded now, and the step is complete; of a tree those of `path`, and
+  // the other counts are of no meaning. REQUIRES: written; neither dropped nor complete; one number for each cursor, at
+  // most as many as it drafted. No memory: nothing has changed.
+  void accept(OpenStep& step, std::span<const std::uint32_t> counts, std::size_t path = 0);
   void drop(OpenStep& step) noexcept;  // idempotent
   void drop_open(Cursor& cursor) noexcept;
 
@@ -76,6 +77,12 @@ class Steps {
   // Claims no more than that; how many captures went for it.
   std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;
   LayerForwardPtr begin(const OpenStep& step, std::size_t cache) const;
+  void begin_all(OpenStep& step);
+  void open_branches(OpenStep& step) const;  // of a tree
+  void close_branches(OpenStep& step) const noexcept;
+  void take_path(OpenStep& step, std::size_t path) const noexcept;
+  // Of each cursor the states at which it stands with so many right drafts, where it drafted more; room for those.
+  std::vector<std::vector<HeldState>> prepare(OpenStep& step, std::span<const std::uint32_t> counts) const;
   void drop(OpenStep& step, std::size_t cache) noexcept;
   std::vector<std::vector<HeldState>> take_captured(OpenStep& step, std::size_t index) const;
   void stand_at(OpenStep& step, std::size_t index, std::int32_t length, std::vector<HeldState> states) noexcept;

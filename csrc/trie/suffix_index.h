@@ -33,12 +33,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "trie/alternatives.h"
 #include "trie/node.h"
 
 namespace kvtrie {
@@ -66,6 +66,10 @@ class SuffixIndex {
   // At most `most` tokens behind the longest end of the path to `from` and `rest` that is known on a path of the same
   // root; none below 0. Nothing is changed, no use is counted.
   Tokens continuation(const Node* from, std::span<const Token> rest, std::size_t most) const;
+  // Up to `count` of them: the others are what most of the ways go on with that are known behind these places, of which
+  // 64 have a vote (alternatives.h).
+  std::vector<Tokens> continuations(const Node* from, std::span<const Token> rest, std::size_t most,
+                                    std::size_t count) const;
 
   std::size_t capacity() const noexcept { return capacity_ * kBlock; }  // places
   std::size_t size() const noexcept { return size_; }                   // places that it has
@@ -125,7 +129,6 @@ class SuffixIndex {
   void remove_from(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
   std::vector<Found> longest(std::size_t level, const Shelf& shelf, const Node* root, std::span<const Token> tokens,
                              std::size_t most) const;
-  static std::optional<Token> elected(std::vector<Found>& votes, std::size_t at);
 
   Link& link(std::size_t level, Id id) noexcept { return blocks_[id / kBlock].links[level][id % kBlock]; }
   const Link& link(std::size_t level, Id id) const noexcept { return blocks_[id / kBlock].links[level][id % kBlock]; }

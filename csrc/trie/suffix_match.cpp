@@ -1,6 +1,7 @@
 // SuffixIndex::continuation: the places that agree furthest, and their votes.
 #include <algorithm>
-#include <optional>
+#include <iterator>
+#include <utility>
 
 #include "trie/continuation.h"
 #include "trie/suffix_index.h"
@@ -9,9 +10,9 @@
 namespace kvtrie {
 
 struct SuffixIndex::Found {
-  Tokens tokens;  // behind it
-  std::uint64_t last_used = 0;
-  bool agrees = true;  // with what was chosen so far
+  const Node* node;
+  std::int32_t end;
+  Vote vote;  // what was used last behind it
 };
 
 namespace {
@@ -51,9 +52,9 @@ std::vector<SuffixIndex::Found> SuffixIndex::longest(std::size_t level, const Sh
     ++compared;
     if (length < furthest) continue;
     const Node* node = UpwardTokens(block.node, end).node();
-    Found found{continuation_behind(node, end, most), 0, true};
-    if (found.tokens.empty()) continue;
-    found.last_used = (end < node->end() ? node : last_used_child(node))->last_used();
+    Found found{node, end, {continuation_behind(node, end, most), 0, true}};
+    if (found.vote.tokens.empty()) continue;
+    found.vote.last_used = (end < node->end() ? node : last_used_child(node))->last_used();
     if (length > furthest) best.clear();
     furthest = length;
     best.push_back(std::move(found));
@@ -62,47 +63,30 @@ std::vector<SuffixIndex::Found> SuffixIndex::longest(std::size_t level, const Sh
 }
 
 Tokens SuffixIndex::continuation(const Node* from, std::span<const Token> rest, std::size_t most) const {
-  Tokens chosen;
+  std::vector<Tokens> ways = continuations(from, rest, most, 1);
+  return ways.empty() ? Tokens{} : std::move(ways.front());
+}
+
+std::vector<Tokens> SuffixIndex::continuations(const Node* from, std::span<const Token> rest, std::size_t most,
+                                               std::size_t count) const {
   const Node* root = from;
   while (!root->is_root()) root = root->parent();
   const auto shelf = shelves_.find(root);
-  if (shelf == shelves_.end() || most == 0) return chosen;
+  if (shelf == shelves_.end() || most == 0) return {};
   const Tokens tokens = last_tokens(from, rest, kCompared);
-  std::vector<Found> votes;
-  for (std::size_t level = kLevels; level-- > 0 && votes.empty();)
-    votes = longest(level, shelf->second, root, tokens, most);
-  while (chosen.size() < most) {
-    const std::optional<Token> next = elected(votes, chosen.size());
-    if (!next) break;
-    chosen.push_back(*next);
+  std::vector<Found> places;
+  for (std::size_t level = kLevels; level-- > 0 && places.empty();)
+    places = longest(level, shelf->second, root, tokens, most);
+  std::vector<Vote> votes;
+  for (Found& each : places) votes.push_back(std::move(each.vote));
+  Tokens first = elected(votes, 0, most);
+  if (count < 2) return alternatives(std::move(first), {}, most, count);
+  votes.clear();
+  for (const Found& each : places) {
+    std::vector<Vote> own = ways_behind(each.node, each.end, most, kVotes - std::min(kVotes, votes.size()));
+    std::move(own.begin(), own.end(), std::back_inserter(votes));
   }
-  return chosen;
-}
-
-// The token that most of those that agree go on with, of several the one that was used last; the others agree no
-// longer.
-std::optional<Token> SuffixIndex::elected(std::vector<Found>& votes, std::size_t at) {
-  struct Party {
-    Token token;
-    std::size_t votes;
-    std::uint64_t last_used;
-  };
-  std::vector<Party> parties;
-  for (const Found& each : votes) {
-    if (!each.agrees || at >= each.tokens.size()) continue;
-    const auto same = [&](const Party& party) { return party.token == each.tokens[at]; };
-    auto party = std::find_if(parties.begin(), parties.end(), same);
-    if (party == parties.end()) party = parties.insert(party, {each.tokens[at], 0, 0});
-    ++party->votes;
-    party->last_used = std::max(party->last_used, each.last_used);
-  }
-  if (parties.empty()) return std::nullopt;
-  const auto behind = [](const Party& a, const Party& b) {
-    return a.votes != b.votes ? a.votes < b.votes : a.last_used < b.last_used;
-  };
-  const Token token = std::max_element(parties.begin(), parties.end(), behind)->token;
-  for (Found& each : votes) each.agrees = each.agrees && at < each.tokens.size() && each.tokens[at] == token;
-  return token;
+  return alternatives(std::move(first), votes, most, count);
 }
 
 }  // namespace kvtrie

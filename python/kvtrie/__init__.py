@@ -48,6 +48,7 @@ except ImportError as _error:  # numpy, a library, or the build is missing
 from . import _devices, caches, errors, ops, results, stores, trie  # isort: skip  (errors first: the core raises them)
 from ._core import Device, Session, Step, Tensor, devices, media, tensor
 from ._draft_model import DraftModel
+from ._draft_tree import DraftTree
 from ._prediction_head import PredictionHead
 from .prefix_cache import PrefixCache
 
@@ -71,6 +72,7 @@ __all__ = [
     "Batcher",
     "Device",
     "DraftModel",
+    "DraftTree",
     "Error",
     "Generation",
     "PredictionHead",

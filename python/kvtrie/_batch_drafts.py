@@ -160,7 +160,7 @@ def accept(
     )
     for part, found in zip(parts, checked):
         if found is not None:
-            part.each.go_on_behind(found, part.drafts, _slice(part, logits))
+            part.each.go_on_behind(found, [part.drafts], _slice(part, logits))
         elif part.checking is not None:
             part.each.offer(_slice(part, logits), part.each.live.recorded)
     return [(part.each, found.error) for part, found in zip(parts, checked) if found is not None and found.error]
@@ -168,7 +168,7 @@ def accept(
 
 def _part(each: Decoding, drafts: Sequence[int], rows: int, begin: int) -> _Part:
     ends = each.live.length + rows - len(drafts) == each.live.recorded
-    return _Part(each, drafts, each.checking(drafts) if ends else None, begin)
+    return _Part(each, drafts, each.checking([drafts]) if ends else None, begin)
 
 
 def _slice(part: _Part, logits: Logits) -> Logits:

@@ -5,12 +5,19 @@
 
 None that ends the text counts as right: it is chosen next, and stays to be computed, as without drafts.
 
+In a tree of drafts the paths whose drafts are what was chosen so far go on, and the longest right one stays:
+
+    path 0   last   a   b   c         chosen: a, b, x     the rows of "last" and "a" are those of path 0,
+    path 1   last   a   b   x   y     then y or another   those of "b" too; then path 1 has x
+    path 2   last   d
+
 Threads: that of the answer, or of the batch. Lengths are counted in tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +29,7 @@ from .draws import NONE, Draw, draw
 from .sampling import Choice, Sampler
 from .stopping import Stopper
 
-__all__ = ["Checked", "Checking", "Drawn"]
+__all__ = ["Checked", "Checking", "Drawn", "begins_of"]
 
 
 class Drawn(NamedTuple):
@@ -33,28 +40,38 @@ class Drawn(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """``right``: the first of the drafts, with what is told of each. ``drawn``: the token behind them; None: it is to
-    be chosen by their last row, or ``error`` was raised there."""
+    """``right``: the first drafts of the path ``path``, with what is told of each. ``drawn``: the token behind them;
+    None: it is to be chosen by their last row, or ``error`` was raised there."""
 
+    path: int
     right: list[Choice]
     drawn: Drawn | None
     error: BaseException | None
 
 
 class Checking:
-    """``drafts`` behind all tokens of ``session``, the last of which are those ``made`` for the answer."""
+    """The drafts of ``paths`` behind all tokens of ``session``, the last of which are those ``made`` for the answer.
+
+    One path is a line of drafts, several are a tree. Rows are those of one path after the other.
+    """
 
     def __init__(
-        self, sampler: Sampler, stopper: Stopper, session: _core.Session, made: Sequence[int], drafts: Sequence[int]
+        self,
+        sampler: Sampler,
+        stopper: Stopper,
+        session: _core.Session,
+        made: Sequence[int],
+        paths: Sequence[Sequence[int]],
     ) -> None:
         self._sampler, self._stopper, self._session = sampler, stopper, session
-        self._made, self._drafts = made, drafts
+        self._made, self._paths = made, paths
+        self._begins = begins_of(paths)
         self._length: int = session.recorded
 
     @property
     def rows(self) -> int:
-        """Logits that it takes: of the last token, and of each draft."""
-        return len(self._drafts) + 1
+        """Logits that it takes: of each path those of the last token, and of each draft."""
+        return self._begins[-1]
 
     @property
     def on_device(self) -> bool:
@@ -64,42 +81,62 @@ class Checking:
     def draws(self, vocab_size: int) -> list[Draw]:
         """The draw of each row. REQUIRES: ``on_device``"""
         return [
-            self._sampler.draw(self._length + row, self._before(row), len(self._made) + row, vocab_size)
-            for row in range(self.rows)
+            self._sampler.draw(self._length + depth, self._before(path, depth), len(self._made) + depth, vocab_size)
+            for path, drafts in enumerate(self._paths)
+            for depth in range(len(drafts) + 1)
         ]
 
     def by(self, logits: Logits, tokens: Sequence[int] | None = None) -> Checked:
-        """``logits`` [rows, vocab]; ``tokens``: what was drawn for each row, where that is done."""
-        if not self.on_device:
-            return self._verdict(*self._chosen(logits))
-        drawn = draw(logits, self.draws(int(np.shape(logits)[-1]))) if tokens is None else list(tokens)
-        finite = drawn[: drawn.index(NONE)] if NONE in drawn else drawn  # the next choice meets the other one
-        return self._verdict([self._sampler.choice(each, logits[row : row + 1]) for row, each in enumerate(finite)])
+        """``logits`` [rows, vocab]; ``tokens``: what was drawn for each row, where that is done.
 
-    def _chosen(self, logits: Logits) -> tuple[list[Choice], BaseException | None]:
-        """The choice of each row if the drafts before it are right, as far as they are, and what ended it early."""
+        Where paths agree so far, the first of them has the row that the next token is chosen by.
+        """
+        drawn = tokens
+        if self.on_device and tokens is None:
+            drawn = draw(logits, self.draws(int(np.shape(logits)[-1])))
         chosen: list[Choice] = []
-        for row in range(self.rows):
+        path = 0
+        while True:
+            row = self._begins[path] + len(chosen)
             try:
-                before = self._before(row)
-                choice = self._sampler(logits[row : row + 1], self._length + row, before, len(self._made) + row)
+                choice = self._choice(path, len(chosen), logits[row : row + 1], None if drawn is None else drawn[row])
             except BaseException as error:
-                return chosen, error
+                return self._verdict(path, chosen, len(chosen), error)
+            if choice is None:
+                return self._verdict(path, chosen, len(chosen))
             chosen.append(choice)
-            if row < len(self._drafts) and choice.token != self._drafts[row]:
-                break
-        return chosen, None
+            ahead = self._ahead(path, len(chosen) - 1, choice.token)
+            if ahead is None:
+                return self._verdict(path, chosen, len(chosen) - 1)
+            path = ahead
 
-    def _verdict(self, chosen: list[Choice], error: BaseException | None = None) -> Checked:
-        right = 0
-        while right < min(len(self._drafts), len(chosen)) and chosen[right].token == self._drafts[right]:
-            right += 1
-        count = self._stopper.first_end(self._made, self._drafts[:right])
+    def _choice(self, path: int, depth: int, logits: Logits, drawn: int | None) -> Choice | None:
+        """By one row; None: it cannot be chosen here, and the next choice says why."""
+        if self.on_device and drawn is not None:
+            return None if drawn == NONE else self._sampler.choice(drawn, logits)
+        return self._sampler(logits, self._length + depth, self._before(path, depth), len(self._made) + depth)
+
+    def _ahead(self, path: int, depth: int, token: int) -> int | None:
+        """The first path that has the first ``depth`` drafts of ``path``, and then ``token``."""
+        known = list(self._paths[path][:depth])
+        for number in range(path, len(self._paths)):
+            drafts = self._paths[number]
+            if len(drafts) > depth and drafts[depth] == token and list(drafts[:depth]) == known:
+                return number
+        return None
+
+    def _verdict(self, path: int, chosen: list[Choice], right: int, error: BaseException | None = None) -> Checked:
+        count = self._stopper.first_end(self._made, self._paths[path][:right])
         if count == len(chosen):
-            return Checked(chosen, None, error)
-        return Checked(chosen[:count], Drawn(self._length + count, chosen[count].token), None)
+            return Checked(path, chosen, None, error)
+        return Checked(path, chosen[:count], Drawn(self._length + count, chosen[count].token), None)
 
-    def _before(self, row: int) -> Callable[[], npt.NDArray[np.int32]]:
+    def _before(self, path: int, depth: int) -> Callable[[], npt.NDArray[np.int32]]:
         """All tokens before a row: those of the session, and drafts."""
-        session, drafts = self._session, self._drafts[:row]
+        session, drafts = self._session, self._paths[path][:depth]
         return lambda: np.concatenate([session.tokens, np.asarray(drafts, np.int32)])
+
+
+def begins_of(paths: Sequence[Sequence[int]]) -> list[int]:
+    """[paths + 1]: the first row of each path in a step of all of them, and how many rows that has."""
+    return list(accumulate((len(drafts) + 1 for drafts in paths), initial=0))

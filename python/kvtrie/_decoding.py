@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._arguments import refusal
-from ._checked import Checked, Checking, Drawn
+from ._checked import Checked, Checking, Drawn, begins_of
 from ._drafting import Costs, Drafting
 from ._prompt_logprobs import PromptLogprobs
 from ._prompts import position_limit_of, vocab_size_of
@@ -105,7 +105,12 @@ def drafting_of(model: StepModel, draft: Draft, costs: Costs | None = None) -> D
         return None
     if not takes(model, "all_rows"):
         raise ArgumentError("[generate] draft: got a model that takes no all_rows, allowed one that gives them")
-    return Drafting(found, costs, vocab_size_of(model))
+    drafting = Drafting(found, costs, vocab_size_of(model))
+    if drafting.breadth > 1 and (costs is not None or drafting.watches):
+        where, why = ("batch", "lines of drafts") if costs is not None else ("generate", "one of the two")
+        beside = "" if costs is not None else " beside a prediction head"
+        raise ArgumentError(f"[{where}] draft: got a tree of drafts{beside}, allowed {why}")
+    return drafting
 
 
 def takes(model: StepModel, name: str) -> bool:
@@ -188,15 +193,16 @@ class Decoding:
         if self._asked_at is None:
             self._asked_at = time.perf_counter()
         began = time.perf_counter()
-        rows = 0
+        rows, paths = 0, 1
         if self.ready is None:
-            rows = self._verify()
+            checked = self._verify()
+            rows, paths = sum(map(len, checked)) + len(checked), len(checked)
             if rows == 0:
-                rows = int(self.in_answer)
+                rows, paths = int(self.in_answer), 1
                 self._ready = self._compute(left)
         self.choose()
         if self.drafting is not None and rows > 0:
-            self.drafting.stepped(rows, time.perf_counter() - began)
+            self.drafting.stepped(rows, time.perf_counter() - began, paths)
         return True
 
     @property
@@ -237,25 +243,25 @@ class Decoding:
         """Whether only the token that was chosen last is to be computed."""
         return bool(self.tokens) and self.live.recorded - self.live.length == 1
 
-    def _verify(self) -> int:
-        """Has drafts checked, if there are any: the rows of that step, 0 for none."""
+    def _verify(self) -> list[list[int]]:
+        """Has drafts checked, if there are any: the paths of that step."""
         most = self.most_drafts
-        drafts = self.drafting.drafts(self.live, most) if self.drafting is not None and most > 0 else []
-        if not drafts:
-            return 0
-        checking = self.checking(drafts)
+        paths = self.drafting.paths(self.live, most) if self.drafting is not None and most > 0 else []
+        if not paths:
+            return []
+        checking = self.checking(paths)
         try:
-            step = self.live.propose(drafts)
+            step = self.live.propose_tree(paths)
         except (CacheFullError, ArgumentError):  # no room now, or none in any session
             self.refuse_drafts()
-            return 0
+            return []
         logits = cast(_RowsModel, self._model)(step, all_rows=True)
         checked = checking.by(logits)
-        step.accept(len(checked.right), self.notes(checked.right))
-        self.go_on_behind(checked, drafts, logits)
+        step.accept(len(checked.right), self.notes(checked.right), path=checked.path)
+        self.go_on_behind(checked, paths, logits)
         if checked.error is not None:
             raise checked.error
-        return len(drafts) + 1
+        return paths
 
     @property
     def most_drafts(self) -> int:
@@ -271,22 +277,22 @@ class Decoding:
         if self.drafting is not None:
             self.drafting.refused()
 
-    def checking(self, drafts: Sequence[int]) -> Checking:
-        """The judge of ``drafts`` in the next step, or, without any, of the token that it gives."""
-        return Checking(self._sampler, self.stopper, self.live, self.tokens, drafts)
+    def checking(self, paths: Sequence[Sequence[int]]) -> Checking:
+        """The judge of the drafts of ``paths`` in the next step, or, of one without any, of the token that it gives."""
+        return Checking(self._sampler, self.stopper, self.live, self.tokens, paths)
 
     def notes(self, choices: Sequence[Choice]) -> list[tuple[object, object]]:
         """What is noted of them, in the call that records them."""
         tokens: list[tuple[object, object]] = [(self.tokens, each.token) for each in choices]
         return tokens + [(self.logprobs, each.logprob) for each in choices if each.logprob is not None]
 
-    def go_on_behind(self, checked: Checked, drafts: Sequence[int], logits: Logits) -> None:
-        """``logits`` [1 + drafts, vocab] of a step that is complete now, with those drafts that were right."""
-        right = len(checked.right)
+    def go_on_behind(self, checked: Checked, paths: Sequence[Sequence[int]], logits: Logits) -> None:
+        """``logits`` [1 + drafts of each path, vocab] of a step that is complete now, with those that were right."""
+        row = begins_of(paths)[checked.path] + len(checked.right)
         self._drawn = checked.drawn
-        self.offer(logits[right : right + 1], self.live.recorded)
-        if self.drafting is not None and drafts:
-            self.drafting.verified(len(drafts), right)
+        self.offer(logits[row : row + 1], self.live.recorded)
+        if self.drafting is not None and any(paths):
+            self.drafting.verified(paths, checked.path, len(checked.right))
 
     def _given(self) -> Ready:
         if self._ready is None:

@@ -20,15 +20,15 @@ Threads: that of the answer, or of the batch. Units: seconds, tokens.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._draft_costs import KEPT, Costs, lower_quartile
+from ._draft_tree import Trees, breadth_of, ways_of
 from ._prediction_head import HeadDrafter
 from ._protocols import StepModel
 from .draft import Drafter, close_drafter, watched
@@ -37,108 +37,9 @@ from .errors import ArgumentError, CacheFullError
 __all__ = ["Costs", "Drafting"]
 
 MOST = 15  # drafts of one answer
-_KEPT = 9  # measurements of each; the lower quartile counts, so that what disturbs some of them does not
-_FINE = 16  # rows; of more the costs are known in steps of half of it
 _FORGET = 0.9  # what is left of earlier verdicts after each
-_GAIN = 1.03  # least, for which it is worth it
 _LONGEST_REST = 128
 _UNKNOWN = 0.5  # how likely a draft is right, of which nothing is known
-_GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
-
-
-class Costs:
-    """The seconds that steps of so many rows take. One for all answers that share steps."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = {}
-        self._low: dict[int, float] = {}  # of each of them, what counts
-        self._begun: set[int] = set()
-        self._unit: float | None = None  # seconds of one row by the quickest step so far and the guess; None: no step
-
-    def measured(self, rows: int, seconds: float) -> None:
-        """The first step of each number of rows compiles and records, and counts only as long as there is no other."""
-        rows = _class_of(rows)
-        unit = seconds / _guess(rows)
-        self._unit = unit if self._unit is None else min(self._unit, unit)
-        if rows not in self._begun:
-            self._begun.add(rows)
-            return
-        own = self._seconds.setdefault(rows, deque(maxlen=_KEPT))
-        own.append(seconds)
-        self._low[rows] = _low(own)
-
-    def of(self, rows: int) -> float:
-        """Seconds, of some unit as long as nothing is measured.
-
-        Between two numbers that were measured they lie on the line through them, and beyond all on that through the
-        first and the last.
-        """
-        rows = _class_of(rows)
-        if rows in self._low:
-            return self._low[rows]
-        known = sorted(self._low)
-        if len(known) < 2 or rows < known[0]:
-            unit = self._low[known[0]] / _guess(known[0]) if known else 1.0 if self._unit is None else self._unit
-            return unit * _guess(rows)
-        at = bisect_left(known, rows)
-        first, last = (known[at - 1], known[at]) if at < len(known) else (known[0], known[-1])
-        low, high = self._low[first], self._low[last]
-        return low + max(high - low, 0.0) * (rows - first) / (last - first)
-
-    def shares(
-        self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
-    ) -> list[int]:
-        """How many drafts of each answer a step checks; all 0 where that does not pay.
-
-        ``chances``: how likely a draft of each is right; ``limits``: how many each may have. ``rows``: of the step
-        without drafts, of which ``decoding`` give a token each, and all others are of prompts. ``prices``: the seconds
-        that each answer's drafter takes for one; empty: none.
-        """
-        places = sorted(
-            ((chance**place, -at) for at, chance in enumerate(chances) for place in range(1, limits[at] + 1)),
-            reverse=True,
-        )
-        tokens = list(accumulate((worth for worth, _ in places), initial=float(decoding)))
-        paid = (
-            list(accumulate((prices[-at] for _, at in places), initial=0.0))
-            if prices and self._unit is not None
-            else None
-        )
-        plain, all_plain = self.of(decoding), self.of(rows)
-        best, most = 0, _GAIN * decoding / plain
-        for count in _counts(len(places)):
-            seconds = plain + max(self.of(rows + count) - all_plain, 0.0) + (0.0 if paid is None else paid[count])
-            rate = tokens[count] / seconds
-            if rate >= most:
-                best, most = count, rate
-        given = [0] * len(chances)
-        for _, at in places[:best]:
-            given[-at] += 1
-        return given
-
-
-def _low(seconds: Sequence[float]) -> float:
-    return sorted(seconds)[len(seconds) // 4]
-
-
-def _class_of(rows: int) -> int:
-    """The number of rows that stands for it."""
-    half = _FINE // 2
-    return rows if rows <= _FINE else -(-rows // half) * half
-
-
-def _guess(rows: int) -> float:
-    return float(rows**_GUESS)
-
-
-def _counts(most: int) -> Iterator[int]:
-    """Of drafts that are worth a look: few, as steps of each number of rows are measured, and small ones recorded."""
-    count = 1
-    while count < most:
-        yield count
-        count = 2 * count + 1
-    if most > 0:
-        yield most
 
 
 class Drafting:
@@ -155,14 +56,35 @@ class Drafting:
         self._vocab_size = vocab_size
         self._clock = clock
         self._spent = 0.0  # seconds on the drafts of the next step
-        self._prices: deque[float] = deque(maxlen=_KEPT)  # seconds that a draft took
+        self._prices: deque[float] = deque(maxlen=KEPT)  # seconds that a draft took
         self._asked = False  # what is asked first catches up, and does not count
         self.costs = Costs() if costs is None else costs
         self._tried = self._right = 0.0
         self._rest = 0  # tokens until it is tried again
         self._next_rest = 16
+        self.breadth = max((breadth_of(each) for each in drafters), default=1)
+        self._trees = Trees()
         self.proposed = 0
         self.accepted = 0
+
+    def paths(self, session: _core.Session, most: int) -> list[list[int]]:
+        """The paths of drafts that the next step should check, of at most ``most`` tokens each: one, or, where a
+        drafter knows several ways and that pays, a tree."""
+        if self.breadth == 1:
+            drafts = self.drafts(session, most)
+            return [drafts] if drafts else []
+        limit = self.limit(most)
+        if limit == 0:
+            return []
+        of_line, of_tree = (
+            self.costs.shares([chance], [limit], 1, 1, [self.price])[0]
+            for chance in (self.chance, self._trees.chance_of_one(self.chance))
+        )
+        found = self._found(session, max(of_line, of_tree))
+        paths = self._trees.best(found, self.chance, self.costs)
+        if not paths and of_line == 0 < of_tree:
+            self._begin_rest()
+        return paths
 
     def drafts(self, session: _core.Session, most: int) -> list[int]:
         """At most ``most`` that the next step, of this answer alone, should check; none where that does not pay, or a
@@ -176,7 +98,7 @@ class Drafting:
     @property
     def price(self) -> float:
         """Seconds that a draft takes, before it is checked; 0 where nothing is known."""
-        return _low(self._prices) if self._prices else 0.0
+        return lower_quartile(self._prices) if self._prices else 0.0
 
     def limit(self, most: int) -> int:
         """How many it may have in the next step, ``most`` at most: 0 while it rests."""
@@ -197,10 +119,12 @@ class Drafting:
 
         ``kv.errors.ArgumentError`` for what is no token of the model.
         """
+        found = self._found(session, count, before)
+        return found[0] if found else []
+
+    def _found(self, session: _core.Session, count: int, before: float = 0.0) -> list[list[int]]:
         if count == 0:
-            self.refused()
-            if self.chance < _UNKNOWN:
-                self._tried = self._right = 0.0  # of the next try nothing is known
+            self._begin_rest()
             return []
         began = self._clock()
         try:
@@ -211,11 +135,17 @@ class Drafting:
         finally:
             self._took(count, before + self._clock() - began)
 
-    def _first(self, session: _core.Session, count: int) -> list[int]:
+    def _begin_rest(self) -> None:
+        """They do not pay now; of the next try nothing is known."""
+        self.refused()
+        if self.chance < _UNKNOWN:
+            self._tried = self._right = 0.0
+
+    def _first(self, session: _core.Session, count: int) -> list[list[int]]:
         for drafter in self._drafters:
-            found = drafter(session, count)
+            found = ways_of(drafter, session, count)
             if len(found) > 0:
-                return self._known(found[:count])
+                return [self._known(drafts[:count]) for drafts in found]
         return []
 
     def _took(self, count: int, seconds: float) -> None:
@@ -229,9 +159,13 @@ class Drafting:
         spent, self._spent = self._spent, 0.0
         return spent
 
-    def stepped(self, rows: int, seconds: float) -> None:
-        """A step of this answer alone took so long, with the drafting before it."""
-        self.costs.measured(rows, seconds - self.take_spent())
+    def stepped(self, rows: int, seconds: float, paths: int = 1) -> None:
+        """A step of this answer alone took so long, with the drafting before it; ``paths``: of a tree of drafts."""
+        seconds -= self.take_spent()
+        if paths == 1:
+            self.costs.measured(rows, seconds)
+        else:
+            self._trees.measured(paths, rows, seconds, self.costs)
 
     def _known(self, found: Sequence[int]) -> list[int]:
         for token in found:
@@ -240,12 +174,14 @@ class Drafting:
                 raise ArgumentError(f"[generate] draft: got token id {token}, allowed {allowed}")
         return list(found)
 
-    def verified(self, drafted: int, right: int) -> None:
-        """So many of the drafts were what the model chose."""
-        self.proposed += drafted
+    def verified(self, paths: Sequence[Sequence[int]], path: int, right: int) -> None:
+        """So many of the drafts of that path were what the model chose."""
+        drafted = len(paths[path])
+        self.proposed += sum(map(len, paths))
         self.accepted += right
+        others = self._trees.verified(paths, path, right) if len(paths) > 1 else 0
         self._tried = self._tried * _FORGET + min(right + 1, drafted)
-        self._right = self._right * _FORGET + right
+        self._right = self._right * _FORGET + right - others
         if 2 * right >= drafted and right > 0:
             self._next_rest = 16
 

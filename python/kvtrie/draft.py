@@ -6,6 +6,7 @@
     callable     one of the caller's own: (tokens, most) -> tokens
     mtp          what the model's own prediction head says (_prediction_head.py)
     DraftModel   what a small model would write (_draft_model.py)
+    DraftTree    several ways to go on, of "tree", "suffix" or a callable (_draft_tree.py)
 
 A draft decides how fast an answer comes, never what it says: the model checks each token, and the first that it would
 not have chosen ends the draft (docs/drafts.md). A drafter sees its own session, and so never another namespace.
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import converting, listed, refusal
 from ._draft_model import DraftModel
+from ._draft_tree import DraftTree
 from ._prediction_head import HeadModel, PredictionHead
 from ._protocols import StepModel
 from .errors import ArgumentError
@@ -32,7 +34,7 @@ __all__ = ["Draft", "Drafter", "PromptLookup", "close_drafter", "drafters", "wat
 
 Tokens = npt.NDArray[np.int32]
 DraftFunction = Callable[[Tokens, int], Iterable[int]]
-DraftSource = Union[str, DraftFunction, DraftModel, PredictionHead]
+DraftSource = Union[str, DraftFunction, DraftModel, DraftTree, PredictionHead]
 Draft = Union[None, DraftSource, Sequence[DraftSource]]
 NAMES = ("prompt", "tree", "suffix", "mtp")
 _CANDIDATES = 8  # earlier places that are compared, the latest ones
@@ -42,7 +44,7 @@ class Drafter(Protocol):
     """At most ``most`` tokens that may follow all that ``session`` has recorded; none where it knows nothing.
 
     One that holds something has a ``close``, too: :func:`close_drafter`; one that reads the model's hidden states has a
-    ``watch``: :func:`watched`.
+    ``watch``: :func:`watched`; one that knows several ways is a ``DraftTree``.
     """
 
     def __call__(self, session: _core.Session, most: int) -> Sequence[int]: ...
@@ -111,7 +113,9 @@ def drafters(draft: Draft, model: StepModel) -> list[Drafter]:
     """
     if draft is None:
         return []
-    allowed = '"prompt", "tree", "suffix", "mtp", a callable (tokens, most) -> tokens, a DraftModel, or a list of them'
+    allowed = (
+        '"prompt", "tree", "suffix", "mtp", a callable (tokens, most) -> tokens, a DraftModel, a DraftTree, or a list'
+    )
     if isinstance(draft, (str, DraftModel, PredictionHead)) or callable(draft):
         return [_drafter(draft, model, allowed)]
     each = listed(draft, "generate", "draft", allowed)
@@ -137,6 +141,8 @@ def watched(model: StepModel, each: Iterable[Drafter]) -> StepModel:
 def _drafter(one: object, model: StepModel, allowed: str) -> Drafter:
     if isinstance(one, (DraftModel, PredictionHead)):
         return one.drafter(model)
+    if isinstance(one, DraftTree):
+        return one
     if one == "mtp":
         return _head_of(model)
     if isinstance(one, str):

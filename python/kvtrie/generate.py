@@ -66,8 +66,9 @@ def generate(
 
     ``draft``: what guesses several tokens, which one step then checks: "prompt" (what followed the same tokens earlier
     in the text), "tree" (what others of the namespace went on with), "suffix" (what followed the same last tokens
-    anywhere in the namespace), "mtp" (the model's own prediction head), a :class:`kvtrie.DraftModel`, a callable
-    (tokens int32, most) -> token ids, or a list of these, asked in turn. The tokens are those without it, and on CPU
+    anywhere in the namespace), "mtp" (the model's own prediction head), a :class:`kvtrie.DraftModel`, a
+    :class:`kvtrie.DraftTree` of several ways at once, a callable (tokens int32, most) -> token ids, or a list of these,
+    asked in turn. The tokens are those without it, and on CPU
     devices so are all bits; several of them may come at once, and are then in the session before they are handed out.
     ``model`` has to take ``all_rows``. How long drafts are follows from how many are right and what that costs;
     ``proposed`` and ``accepted`` of the result count them.

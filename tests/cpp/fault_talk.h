@@ -347,6 +347,35 @@ class Talk {
     }
     ADD_FAILURE() << "a step of drafts fails " << kAttempts << " times";
   }
+  // The same with a tree of drafts, of which one path is taken.
+  void propose_tree(Open& each, const std::vector<Tokens>& paths, std::size_t path, std::uint32_t right) {
+    for (int i = 0; i < kAttempts; ++i) {
+      const Paths before = known();
+      StepPtr step;
+      call("propose tree", [&] {
+        const std::vector<std::span<const Token>> spans(paths.begin(), paths.end());
+        step = each.session->propose_tree(spans);
+      });
+      std::vector<std::pair<std::string, Tokens>> rows;
+      for (const Tokens& drafts : paths) {
+        rows.emplace_back(each.name_space, each.tokens);
+        rows.back().second.insert(rows.back().second.end(), drafts.begin(), drafts.end());
+      }
+      if (put_all(*step, rows)) {
+        bool done = false;
+        for (int n = 0; n < kAttempts && !done; ++n)
+          done = attempt("accept a path", [&] { step->accept_path(path, right); });
+        EXPECT_TRUE(done) << "accept a path fails " << kAttempts << " times";
+        each.tokens.insert(each.tokens.end(), paths[path].begin(), paths[path].begin() + right);
+        note();
+        expect_own(each, "accept a path");
+        return;
+      }
+      call("end of a step", [&] { step.reset(); });
+      expect_sound("put", before, May::kNothing);
+    }
+    ADD_FAILURE() << "a step of a tree of drafts fails " << kAttempts << " times";
+  }
   // While a step is undecided its caches stand at its end: only what comes of it is looked at.
   bool accept(Step& step, std::uint32_t right) {
     const std::uint32_t counts[] = {right};
@@ -524,6 +553,8 @@ class Talk {
     prefill(own, 64);
     append(own, {4});
     propose(own, {40, 41, 42}, 2);
+    append(own, {6});
+    propose_tree(own, {{40, 41, 42}, {40, 43}}, 1, 1);
     append(own, {5});
     std::optional<Tokens> left;
     const std::int32_t before = own.session->length();

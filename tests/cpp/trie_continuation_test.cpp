@@ -9,6 +9,7 @@
 namespace kvtrie {
 namespace {
 
+using testing::add;
 using testing::letters;
 using testing::text;
 
@@ -53,18 +54,6 @@ Tokens naive(const std::vector<Known>& nodes, Tokens path, std::size_t most) {
     path.push_back(more.back());
   }
   return more;
-}
-
-void add(Trie& trie, const Tokens& tokens) {
-  Match match = trie.match("default", tokens);
-  Node* node = match.node;
-  if (node == nullptr) node = trie.root("default");
-  if (match.node != nullptr && match.length < node->end()) node = trie.split(node, match.length);
-  const auto rest = std::span<const Token>(tokens).subspan(static_cast<std::size_t>(match.length));
-  if (!rest.empty())
-    node = trie.add_child(node, rest, std::make_unique<testing::TextPayload>(letters(rest), node->end()));
-  trie.lock(node);
-  trie.unlock(node);  // that is a use
 }
 
 TEST(Continuation, FollowsWhatWasUsedLast) {

@@ -112,4 +112,16 @@ inline std::string victim(TextTrie& t, int order = 0) {
   return node == nullptr ? "" : letters(node->tokens());
 }
 
+// A path of the namespace "default", and a use of it.
+inline void add(Trie& trie, const Tokens& tokens) {
+  Match match = trie.match("default", tokens);
+  Node* node = match.node;
+  if (node == nullptr) node = trie.root("default");
+  if (match.node != nullptr && match.length < node->end()) node = trie.split(node, match.length);
+  const auto rest = std::span<const Token>(tokens).subspan(static_cast<std::size_t>(match.length));
+  if (!rest.empty()) node = trie.add_child(node, rest, std::make_unique<TextPayload>(letters(rest), node->end()));
+  trie.lock(node);
+  trie.unlock(node);  // that is a use
+}
+
 }  // namespace kvtrie::testing

@@ -65,7 +65,8 @@ void expect(bool ok, const Values&... values) {
 // In all worlds that wait for the writer: the same in every run of a seed.
 std::uint64_t caps_changed = 0, caps_refused = 0;
 std::uint64_t proposing = 0, drafts_proposed = 0, drafts_accepted = 0;  // operations that proposed, and tokens
-std::uint64_t suffixes_found = 0, suffixes_unknown = 0;                 // looks into the index of suffixes
+std::uint64_t trees_proposed = 0, branches_taken = 0;    // and of them those that were not the first path
+std::uint64_t suffixes_found = 0, suffixes_unknown = 0;  // looks into the index of suffixes
 std::uint64_t quotas_changed = 0, quotas_refused = 0, steps_refused_by_quotas = 0;
 std::uint64_t torn_batches = 0;  // steps of several sessions that ended when a cache of states was written already
 
@@ -388,7 +389,7 @@ class World {
       if (dice < 63) return rewind(at);
       if (dice < 65) return checkpoint(at);
       if (dice < 72) return batch();
-      if (dice < 94) return propose(at);
+      if (dice < 94) return chance(0.25) ? propose_tree(at) : propose(at);
       compute(at);
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected error: ", error.what());
@@ -1171,6 +1172,59 @@ class World {
     }
   }
 
+  // Paths that part anywhere, right and wrong, some of them the same; one is taken, and the others were never there.
+  void propose_tree(std::size_t at) {
+    if (twins_[at].computed == static_cast<std::int32_t>(twins_[at].tokens.size())) append(at);
+    Twin& twin = twins_[at];
+    std::vector<Tokens> paths = any_paths(twin);
+    if (twin.computed == static_cast<std::int32_t>(twin.tokens.size()) || paths.empty()) return;
+    actors_.insert(twin.name_space);
+    const auto make = [&] {
+      const std::vector<std::span<const Token>> spans(paths.begin(), paths.end());
+      return twin.session->propose_tree(spans);
+    };
+    StepPtr step = refusable(make);
+    if (step == nullptr) {  // fewer of them may fit
+      paths.resize(std::min<std::size_t>(paths.size(), 2));
+      for (Tokens& each : paths) each.resize(1);
+      step = refusable(make);
+    }
+    if (step == nullptr) return;
+    ++trees_proposed;
+    std::vector<Twin> along(paths.size(), twin);
+    std::vector<Twin*> chosen;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      along[i].tokens.insert(along[i].tokens.end(), paths[i].begin(), paths[i].end());
+      chosen.push_back(&along[i]);
+    }
+    path_taken_ = below(static_cast<std::uint32_t>(paths.size()));
+    const std::vector<std::uint32_t> right = run_model(chosen, step);
+    if (!right.empty()) {
+      const Tokens& taken = paths[path_taken_];
+      twin.tokens.insert(twin.tokens.end(), taken.begin(), taken.begin() + right[path_taken_]);
+      twin.computed = along[path_taken_].computed;
+      branches_taken += path_taken_ > 0 ? 1 : 0;
+    }
+    path_taken_ = 0;
+    expect(twin.session->tokens() == twin.tokens, "paths that were not taken are in the session");
+    follow(twin);
+  }
+
+  std::vector<Tokens> any_paths(const Twin& twin) {
+    std::vector<Tokens> paths;
+    for (std::uint32_t i = 1 + below(4); i > 0; --i) {
+      Tokens path = any_drafts(twin);
+      if (!paths.empty() && chance(0.6)) {
+        const Tokens& other = paths[below(static_cast<std::uint32_t>(paths.size()))];
+        const std::size_t common =
+            std::min(path.size(), std::size_t{below(static_cast<std::uint32_t>(other.size()) + 1)});
+        std::copy_n(other.begin(), common, path.begin());
+      }
+      if (!path.empty()) paths.push_back(std::move(path));
+    }
+    return paths;
+  }
+
   static std::vector<Tokens> texts_of(const std::vector<Twin*>& chosen) {
     std::vector<Tokens> tokens;
     for (const Twin* twin : chosen) tokens.push_back(twin->tokens);
@@ -1193,8 +1247,13 @@ class World {
       right.push_back(below(drafted[s] + 1));
       chosen[s]->computed -= static_cast<std::int32_t>(drafted[s] - right[s]);
     }
-    step->accept(right);
-    drafts_accepted += std::accumulate(right.begin(), right.end(), std::uint64_t{0});
+    if (step->is_tree()) {
+      step->accept_path(path_taken_, right[path_taken_]);
+      drafts_accepted += right[path_taken_];
+    } else {
+      step->accept(right);
+      drafts_accepted += std::accumulate(right.begin(), right.end(), std::uint64_t{0});
+    }
     expect(step->complete() && !step->undecided(), "decided about, but not complete");
     return right;
   }
@@ -1604,6 +1663,7 @@ class World {
   std::vector<const Blob*> damaged_blobs_;  // addresses only: holding a blob would keep its bytes counted
   bool damaged_ = false;
   bool shared_tails_ = false;
+  std::size_t path_taken_ = 0;  // of the tree of drafts that is proposed
 };
 
 // What a call that may not fail runs into ends the process: the seed is told all the same.
@@ -1656,6 +1716,7 @@ int main(int argc, char** argv) {
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
             << "), seed " << seed << ", " << kvtrie::oracle::proposing << " proposed, "
             << kvtrie::oracle::drafts_accepted << " of " << kvtrie::oracle::drafts_proposed << " drafts accepted, "
+            << kvtrie::oracle::trees_proposed << " trees, " << kvtrie::oracle::branches_taken << " branches taken, "
             << kvtrie::oracle::suffixes_found << " suffixes found and " << kvtrie::oracle::suffixes_unknown
             << " unknown, caps changed " << kvtrie::oracle::caps_changed << " times and refused "
             << kvtrie::oracle::caps_refused << ", quotas changed " << kvtrie::oracle::quotas_changed

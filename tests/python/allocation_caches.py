@@ -89,6 +89,20 @@ def propose(world: World) -> Callable[[], Any]:
     return lambda: world.live.propose([51, 52])
 
 
+def propose_tree(world: World) -> Callable[[], Any]:
+    world.live.append([50])
+    return lambda: world.live.propose_tree([[51, 52], [51, 53], [54]])
+
+
+def accept_a_path(world: World) -> Callable[[], Any]:
+    world.live.append([50])
+    world.step = step = world.live.propose_tree([[51, 52], [53]])
+    world.model.drafts = {id(step): [[51, 52], [53]]}
+    world.model(step)
+    world.model.drafts = {}
+    return lambda: (step.accept(1, [([], 53)], path=1), step.complete)[1]
+
+
 def accept_drafts(world: World) -> Callable[[], Any]:
     world.live.append([50])
     world.step = step = world.live.propose([51, 52])
@@ -220,8 +234,12 @@ PREFIX_CACHE = [
     Call("Session.propose", CACHES, propose),
     Call("Session.continuation", DENSE, lambda w: (w.live.rewind(6), lambda: w.live.continuation(4))[1]),
     Call("Session.continuation", CACHES, lambda w: lambda: w.live.continuation(4, suffix=True).tolist()),
+    Call("Session.propose_tree", CACHES, propose_tree),
+    Call("Session.continuations", DENSE, lambda w: (w.live.rewind(6), lambda: w.live.continuations(4, 3))[1]),
+    Call("Session.continuations", CACHES, lambda w: lambda: len(w.live.continuations(4, 3, suffix=True))),
     Call("Session.rollback", CACHES, lambda w: lambda: (w.live.rollback(2), w.live.recorded)),
     Call("Step.accept", CACHES, accept_drafts),
+    Call("Step.accept", CACHES, accept_a_path),
     Call("Session.branch", CACHES, lambda w: lambda: w.live.branch()),
     Call("Session.__copy__", DENSE, lambda w: lambda: w.live.__copy__()),
     Call("Session.rewind", CACHES, lambda w: lambda: (w.live.rewind(14), w.live.length)),

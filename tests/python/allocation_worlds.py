@@ -110,7 +110,7 @@ class CacheWorld:
         """K and V of an open step of the live session."""
         positions = np.asarray(step.positions, np.int64)
         rows = History(self.live.namespace, self.live.tokens).rows(positions, layer)
-        return keys_of(rows, 1, 4), values_of(rows, 1, 3)
+        return keys_of(rows, 1, 4), values_of(rows, 1, dict(self.model.layers)[layer].v_head_dim)
 
     def states(self, step: Any, layer: int = 1) -> tuple[Any, Any]:
         """The states that such a step has to give."""

@@ -250,6 +250,7 @@ PACKAGE = [
     Entry(kv.Batch, lambda w: kv.Batch(w.model, w.cache), LIVE, (None,), lambda x: (len(x), x.step(), x.max_sessions)),
     Entry(kv.Batcher, lambda w: w.batcher, LIVE, (None,), lambda x: (x.closed, x.submit(PROMPT, 2).result())),
     Entry(kv.DraftModel, lambda w: kv.DraftModel(w.model, w.cache), LIVE, (None,), lambda x: x.cache.check()),
+    Entry(kv.DraftTree, lambda _: kv.DraftTree("tree", 3), PLAIN, ("tree", 3), lambda x: (x.source, x.breadth)),
     Entry(kv.PredictionHead, prediction_head, LIVE, (None,), lambda x: x.cache.check()),
     Entry(kv.Request, lambda w: w.batcher.submit(PROMPT, 3), LIVE, (None,), lambda x: x.result()),
     Entry(kv.Request, lambda w: w.batcher.complete("a", 3), LIVE, (None,), lambda x: x.result()),

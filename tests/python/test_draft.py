@@ -319,7 +319,7 @@ def drafted_lengths(
         spent += seconds(count + 1)
         drafting.stepped(count + 1, spent - began)
         if count:
-            drafting.verified(count, right(count))
+            drafting.verified([[0] * count], 0, right(count))
         made += 1 + (right(count) if count else 0)
     return spent, made * seconds(1)
 

@@ -72,7 +72,7 @@ def played(rights: list[int], seconds: Callable[[int], float], steps: int) -> tu
         tokens += len(answers)
         for each, own in drafts.items():
             right = next((at for at in range(len(own)) if random.integers(100) >= each.right), len(own))  # type: ignore[attr-defined]
-            each.drafting.verified(len(own), right)  # type: ignore[union-attr]
+            each.drafting.verified([own], 0, right)  # type: ignore[union-attr]
             each.drafted += len(own)  # type: ignore[attr-defined]
             tokens += right
     return tokens / spent / (len(answers) / seconds(len(answers))), answers

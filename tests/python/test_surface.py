@@ -135,7 +135,7 @@ def test_signatures_of_what_is_native() -> None:
 # ---- the surface -----------------------------------------------------------------------------------------------------
 
 SURFACE = {
-    kv: "PrefixCache Session Step Generation generate generate_batch DraftModel PredictionHead "
+    kv: "PrefixCache Session Step Generation generate generate_batch DraftModel DraftTree PredictionHead "
     "Batch Batcher Request Sampling Sampler score "
     "quality Tensor tensor Device devices media Error errors results models hf ops stores caches trie ray replay viz",
     kv.caches: "CausalCache Snapshot RecurrentCache RecurrentSnapshot EncoderCache EncoderSnapshot HybridCache "
