@@ -83,6 +83,9 @@ constexpr std::array<CellFormat, 4> kFormats = {{
     {"q8_0", DType::kFloat32, DType::kFloat16, kNumbers, kBytes, 3, true, store_q8_0, load_q8_0},
 }};
 
+constexpr std::uint8_t kPairs = 16;  // codes of pairs begin here
+static_assert(kFormats.size() < kPairs);
+
 static_assert([] {
   for (std::size_t i = 0; i < kFormats.size(); ++i)
     if (kFormats[i].code != i) return false;
@@ -115,6 +118,33 @@ const std::string& cell_format_names() {
     }
     return text.empty() ? last : text + " or " + last;
   }();
+  return names;
+}
+
+std::string CellFormats::name() const { return alike() ? k->name : std::string(k->name) + "/" + v->name; }
+
+std::uint8_t CellFormats::code() const noexcept {
+  return static_cast<std::uint8_t>(alike() ? k->code : k->code + kPairs * (1 + v->code));
+}
+
+DType CellFormats::word() const noexcept { return k->word_bytes() <= v->word_bytes() ? k->word : v->word; }
+
+std::optional<CellFormats> find_cell_formats(std::string_view name) noexcept {
+  const std::size_t end = name.find('/');
+  const CellFormat* k = find_cell_format(name.substr(0, end));
+  const CellFormat* v = end == name.npos ? k : find_cell_format(name.substr(end + 1));
+  if (k == nullptr || v == nullptr) return {};
+  return CellFormats(k, v);
+}
+
+std::optional<CellFormats> cell_formats_of(std::uint8_t code) noexcept {
+  const std::size_t k = code % kPairs, v = code < kPairs ? k : code / kPairs - 1;
+  if (k >= kFormats.size() || v >= kFormats.size() || (k == v && code >= kPairs)) return {};
+  return CellFormats(&kFormats[k], &kFormats[v]);
+}
+
+const std::string& cell_formats_names() {
+  static const std::string names = cell_format_names() + ", or two of them for K and V";
   return names;
 }
 

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,5 +59,30 @@ const CellFormat* plain_format(DType dtype) noexcept;
 const CellFormat* find_cell_format(std::string_view name) noexcept;
 // The names that it finds, as a text: "float32, float16 or q8_0".
 const std::string& cell_format_names();
+
+// How the K and how the V of one pool are kept: mostly alike, else "K/V" in names.
+struct CellFormats {
+  const CellFormat *k = nullptr, *v = nullptr;
+
+  CellFormats() = default;
+  CellFormats(const CellFormat* both) : k(both), v(both) {}  // NOLINT(google-explicit-constructor): nearly always
+  CellFormats(const CellFormat* of_k, const CellFormat* of_v) : k(of_k), v(of_v) {}
+  bool operator==(const CellFormats&) const = default;
+
+  // REQUIRES of these: both are there.
+  const CellFormat& of(bool value) const noexcept { return value ? *v : *k; }
+  bool alike() const noexcept { return k == v; }
+  bool in_caches() const noexcept { return k->in_caches && v->in_caches; }
+  std::string name() const;            // "q8_0", or "q8_0/float16"
+  std::uint8_t code() const noexcept;  // in files: K's where both are alike, else K's + 16 * (1 + V's)
+  DType word() const noexcept;         // of images, which have rows of both: the smaller one of their words
+  std::size_t word_bytes() const noexcept { return size_of(word()); }
+};
+
+// What caches keep cells in, by the name of one format or of two; nothing: there is none.
+std::optional<CellFormats> find_cell_formats(std::string_view name) noexcept;
+std::optional<CellFormats> cell_formats_of(std::uint8_t code) noexcept;  // what has this code, in caches or not
+// The names that find_cell_formats finds, as a text: "float32, float16 or q8_0, or two of them for K and V".
+const std::string& cell_formats_names();
 
 }  // namespace kvtrie

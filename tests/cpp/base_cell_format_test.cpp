@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -197,6 +198,29 @@ TEST(CellFormat, Q8BlocksWithoutAScaleAreNaN) {
   EXPECT_EQ(loaded(format, stored(format, huge)), huge);
   EXPECT_EQ(loaded(format, stored(format, none)), std::vector<float>(32, 0.0f));
   EXPECT_EQ(loaded(format, stored(format, tiny)), std::vector<float>(32, 0.0f));
+}
+
+// Of every two formats, one name and one code, by which they are found again.
+TEST(CellFormat, PairsHaveNamesAndCodes) {
+  std::set<int> codes;
+  for (const CellFormat& k : cell_formats()) {
+    for (const CellFormat& v : cell_formats()) {
+      const CellFormats pair(&k, &v);
+      EXPECT_TRUE(codes.insert(pair.code()).second) << pair.name();
+      EXPECT_EQ(cell_formats_of(pair.code()), pair) << pair.name();
+      EXPECT_EQ(find_cell_formats(pair.name()), pair.in_caches() ? std::optional(pair) : std::nullopt) << pair.name();
+      EXPECT_EQ(pair.name(), &k == &v ? k.name : std::string(k.name) + "/" + v.name);
+      EXPECT_EQ(size_of(pair.word()), std::min(k.word_bytes(), v.word_bytes()));
+      if (pair.alike()) {
+        EXPECT_EQ(pair.code(), k.code) << "what files had before there were pairs";
+      }
+    }
+  }
+  for (int code = 0; code < 256; ++code)
+    EXPECT_EQ(cell_formats_of(static_cast<std::uint8_t>(code)).has_value(), codes.contains(code)) << code;
+  EXPECT_EQ(find_cell_formats("float16/float16"), CellFormats(plain_format(DType::kFloat16)));
+  for (const char* none : {"", "/", "q8_0/", "/q8_0", "q8_0/blocks", "q8_0/float16/q8_0", "bfloat16/q8_0"})
+    EXPECT_EQ(find_cell_formats(none), std::nullopt) << none;
 }
 
 TEST(CellFormat, IsFoundByDTypeAndByName) {

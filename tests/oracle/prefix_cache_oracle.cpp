@@ -187,13 +187,14 @@ class World {
     KvShape shape;
     shape.layers = index == 0 ? 2 : 1;
     shape.kv_heads = 1;
-    shape.format = chance(0.1) ? find_cell_format("q8_0") : plain_format(DType::kFloat32);
-    const std::uint32_t block = shape.format->block_numbers;
-    shape.k_dim = 2 * block;
+    const auto any_format = [&] { return chance(0.1) ? find_cell_format("q8_0") : plain_format(DType::kFloat32); };
+    shape.formats = any_format();
+    shape.k_dim = 2 * shape.formats.k->block_numbers;
     if (chance(0.2)) {
-      shape.latent_dim = block;
+      shape.latent_dim = shape.formats.k->block_numbers;
     } else {
-      shape.v_dim = (index == 0 ? 2 : 3) * block;
+      if (chance(0.3)) shape.formats.v = any_format();
+      shape.v_dim = (index == 0 ? 2 : 3) * shape.formats.v->block_numbers;
     }
     shape.cells = cells;
     CausalCache::Options options;
@@ -1532,7 +1533,7 @@ class World {
           if (dim == 0) continue;  // a latent's row is its key's
           std::vector<float> row(dim);
           const std::uint64_t offset = image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first));
-          shape.format->load(bytes.data() + offset, dim, row.data());
+          shape.formats.of(value).load(bytes.data() + offset, dim, row.data());
           verify_rows(row, dim, at, hashes, global_layer(cache, layer), value);
         }
       }
