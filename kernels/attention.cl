@@ -107,9 +107,15 @@ typedef struct {
   float scale, softcap;
 } Tile;
 
+#if TURNED(K_FORMAT)
+#define QUERY float  // turned as keys are, in memory of the tile
+#else
+#define QUERY __global float
+#endif
+
 // A tile's lines, numbered row by row, HEADS to a row. What follows the last one up to MOST repeats it.
 typedef struct {
-  const __global float* q[MAX_LINES];
+  const QUERY* q[MAX_LINES];
   int first[MAX_LINES], end[MAX_LINES];  // the positions that it sees
 #if MASKED
   const __global float* mask[MAX_LINES];  // of its row
@@ -248,6 +254,18 @@ void normalise_line(__global float* total, float max_, float sum, const __global
   for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(total + d) * factor, total + d);
 }
 
+#if TURNED(K_FORMAT)
+// The queries of a tile as its keys are kept.
+void turn_queries(const __global float* const* q, int count, float* to) {
+  for (int i = 0; i < count; ++i)
+    for (int d = 0; d < K_DIM; d += CELL_BLOCK(K_FORMAT)) {
+      float* block = to + i * K_DIM + d;
+      for (int j = 0; j < CELL_BLOCK(K_FORMAT); ++j) block[j] = q[i][d + j];
+      turn_block(block, TURN_OUT);
+    }
+}
+#endif
+
 // Global size (tiles, heads / HEADS), local size 1.
 KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const K_CELL* restrict k,
                          ulong k_offset, __global const V_CELL* restrict v, ulong v_offset, ulong k_head_stride,
@@ -270,15 +288,27 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
                      scale,
                      softcap};
   Lines lines;
+#if TURNED(K_FORMAT)
+  const __global float* given[MAX_LINES];
+  float queries[MAX_LINES * K_DIM] ALIGNED;
+#endif
   for (int i = 0; i < tile.count + MOST - 1; ++i) {
     const int line = min(i, tile.count - 1), row = row_ids[line / HEADS];
+#if TURNED(K_FORMAT)
+    given[i] = q + q_offset + ((ulong)row * heads + head0 + line % HEADS) * K_DIM;
+    lines.q[i] = queries + line * K_DIM;
+#else
     lines.q[i] = q + q_offset + ((ulong)row * heads + head0 + line % HEADS) * K_DIM;
+#endif
     lines.first[i] = MASKED ? 0 : table[bounds_at + 2 * row];
     lines.end[i] = MASKED ? INT_MAX : table[bounds_at + 2 * row + 1];
 #if MASKED
     lines.mask[i] = mask + mask_offset + (ulong)row * mask_stride;
 #endif
   }
+#if TURNED(K_FORMAT)
+  turn_queries(given, tile.count, queries);
+#endif
   Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], (tiles_at - segments_at) / 3 - entry[2], 0, 0};
   float o[MAX_LINES * V_DIM] ALIGNED;
   State state, total;
@@ -312,6 +342,9 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
   for (int i = 0; i < tile.count; ++i) {
     if (partial_begin < 0) {
       normalise_line(OUT_LINE(i), total.max[i], total.sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
+#if TURNED(V_FORMAT)
+      turn_output(OUT_LINE(i), V_DIM, 0, 1);
+#endif
       continue;
     }
     const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only split

@@ -30,7 +30,15 @@
 #include "cell_format.clh"
 
 #define BLOCK 64
-#define OWN ((V_DIM + LANES - 1) / LANES)  // numbers of the output that a lane owns
+// Numbers of the output that a lane owns, and which they are: whole blocks where values are turned, so that no lane waits
+// for another.
+#if TURNED(V_FORMAT)
+#define OWN_BLOCK CELL_BLOCK(V_FORMAT)
+#else
+#define OWN_BLOCK 1
+#endif
+#define OWN ((V_DIM / OWN_BLOCK + LANES - 1) / LANES * OWN_BLOCK)
+#define OWN_AT(i) (((i) / OWN_BLOCK * LANES + lane) * OWN_BLOCK + (i) % OWN_BLOCK)
 
 #if LANES > 1
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
@@ -93,7 +101,7 @@ float weigh_block(__local const float* q, __global const K_CELL* k, __global con
 void add_value(float* own, float weight, __global const V_CELL* row) {
   const int lane = get_local_id(0);
   for (int i = 0; i < OWN; ++i)
-    if (lane + i * LANES < V_DIM) own[i] = FMA(weight, READ_CELL(V_FORMAT, row, lane + i * LANES), own[i]);
+    if (OWN_AT(i) < V_DIM) own[i] = FMA(weight, READ_CELL(V_FORMAT, row, OWN_AT(i)), own[i]);
 }
 
 // own[] = own[] * shrink + weighted values of those keys. Of one segment, as most blocks are, eight are asked for together.
@@ -142,6 +150,15 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     SYNC;  // the row before is done with q_row
     for (int d = lane; d < K_DIM; d += LANES) q_row[d] = q[q_offset + ((ulong)row * heads + head) * K_DIM + d];
     SYNC;
+#if TURNED(K_FORMAT)
+    for (int block = lane * CELL_BLOCK(K_FORMAT); block < K_DIM; block += LANES * CELL_BLOCK(K_FORMAT)) {
+      float x[CELL_BLOCK(K_FORMAT)];
+      for (int i = 0; i < CELL_BLOCK(K_FORMAT); ++i) x[i] = q_row[block + i];
+      turn_block(x, TURN_OUT);
+      for (int i = 0; i < CELL_BLOCK(K_FORMAT); ++i) q_row[block + i] = x[i];
+    }
+    SYNC;
+#endif
     float total[OWN], own[OWN];
     for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
     Total all = {-INFINITY, 0.0f};
@@ -182,13 +199,16 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     const ulong at = (ulong)(tile[4] + r) * heads + head;
     if (tile[4] >= 0) {
       for (int i = 0; i < OWN; ++i)
-        if (lane + i * LANES < V_DIM) partial_out[at * V_DIM + lane + i * LANES] = own[i];
+        if (OWN_AT(i) < V_DIM) partial_out[at * V_DIM + OWN_AT(i)] = own[i];
       if (lane == 0) partial_stats[2 * at] = max_, partial_stats[2 * at + 1] = sum;
       continue;
     }
     const float factor = output_factor(all, has_sinks ? sinks[sinks_offset + head] : -INFINITY);
     for (int i = 0; i < OWN; ++i)
-      if (lane + i * LANES < V_DIM)
-        out[out_offset + ((ulong)row * heads + head) * V_DIM + lane + i * LANES] = total[i] * factor;
+      if (OWN_AT(i) < V_DIM)
+        out[out_offset + ((ulong)row * heads + head) * V_DIM + OWN_AT(i)] = total[i] * factor;
+#if TURNED(V_FORMAT)
+    turn_output(out + out_offset + ((ulong)row * heads + head) * V_DIM, V_DIM, lane, LANES);
+#endif
   }
 }

@@ -58,7 +58,16 @@ __kernel void rotate_cells(__global K_CELL* restrict pool, ulong offset, __globa
 #define READ_OWN(d) numbers[d]
 #define WRITE_OWN(x, d) numbers[d] = x
 #define OWN_VECTOR(d) LOAD(numbers + (d))
+#if TURNED(K_FORMAT)
+    for (int b = LANE_ID; b < turned / block; b += LANES) {
+      float own[CELL_BLOCK(K_FORMAT)];
+      for (int i = 0; i < block; ++i) own[i] = READ_CELL(K_FORMAT, row, b * block + i);
+      turn_block(own, TURN_OUT);
+      for (int i = 0; i < block; ++i) numbers[b * block + i] = own[i];
+    }
+#else
     for (int d = LANE_ID; d < turned; d += LANES) numbers[d] = READ_CELL(K_FORMAT, row, d);
+#endif
     SYNC;
     TURN_PAIRS(READ_OWN, WRITE_OWN)
     SYNC;

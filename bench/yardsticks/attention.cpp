@@ -78,7 +78,8 @@ class Case {
   explicit Case(const Spec& spec) : spec_(spec), own_(spec.sequences > 1 ? spec.rows : 0) {
     std::mt19937 random(5);
     cells_ = (spec.span ? 2 : 1) * static_cast<std::int64_t>(spec.length) + std::int64_t{own_} * spec.sequences;
-    for (std::int32_t i = 0; i < 2 * spec.layers; ++i) pools_.push_back(std::make_unique<Pool>(spec, i % 2 == 1, cells_, random));
+    for (std::int32_t i = 0; i < 2 * spec.layers; ++i)
+      pools_.push_back(std::make_unique<Pool>(spec, i % 2 == 1, cells_, random));
     q_.resize(static_cast<std::size_t>(rows()) * heads() * spec.dim);
     for (float& value : q_) value = static_cast<float>(static_cast<std::int32_t>(random() >> 20) - 2048) / 2048.0f;
     out_.resize(q_.size());

@@ -14,14 +14,16 @@ namespace {
 // `kv`: rows of K and V on two axes, of which `kv_heads_axis` is the one of the heads.
 AttentionSizes sizes_of(const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(kv.k.dim(kv_heads_axis)),
-          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.value_dim()), kv.latent_dim > 0 ? kv.formats.k : kv.formats};
+          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.value_dim()),
+          kv.latent_dim > 0 ? kv.formats.k : kv.formats};
 }
 
 void check_operands(const char* where, const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   check_device(where, "q", q);
   check_dtype(where, "q", q, DType::kFloat32);
   check_rank(where, "q", q, 3);
-  for (const auto& [name, tensor, format] : {std::tuple("k", &kv.k, kv.formats.k), std::tuple("v", &kv.v, kv.formats.v)}) {
+  for (const auto& [name, tensor, format] :
+       {std::tuple("k", &kv.k, kv.formats.k), std::tuple("v", &kv.v, kv.formats.v)}) {
     if (kv.latent_dim == 0 || tensor == &kv.k) check_same_device(where, name, *tensor, q);
     check_rank(where, name, *tensor, 3);
     if (format == nullptr || !format->in_caches)

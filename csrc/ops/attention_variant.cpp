@@ -33,12 +33,17 @@ std::string common_options(const AttentionSizes& sizes, bool masked) {
               " -DMASKED=", masked ? 1 : 0);
 }
 
+std::string options_of_merge(const AttentionSizes& sizes) {
+  const CellFormat& values = *sizes.formats.v;
+  return join("-DV_DIM=", sizes.v_dim, values.turned ? join(" -DV_FORMAT=", int{values.code}) : std::string());
+}
+
 AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::int32_t lanes) {
   AttentionVariant variant;
   variant.program = "attention_group";
   variant.lanes = lanes;
   variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
-  variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", lanes);
+  variant.merge_options = join(options_of_merge(sizes), " -DLANES=", lanes);
   return variant;
 }
 
@@ -97,7 +102,7 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   variant.options =
       join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DATTENTION_VW=", width,
            " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);
-  variant.merge_options = join("-DV_DIM=", sizes.v_dim);
+  variant.merge_options = options_of_merge(sizes);
   return variant;
 }
 

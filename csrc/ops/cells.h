@@ -30,10 +30,10 @@
 
 namespace kvtrie::ops {
 
-// K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of each one's format. v_dim may be 0: V then has
-// no elements, here and in every tensor of V rows. Attention then has nothing to weigh, unless keys are *latent*: the
-// last `latent_dim` numbers of a key are its value, too, so that one row is read for both (multi-head latent attention,
-// DeepSeek-AI 2024, arXiv 2405.04434). What rotates stands at the front of a key:
+// K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of each one's format. v_dim may be 0: V
+// then has no elements, here and in every tensor of V rows. Attention then has nothing to weigh, unless keys are
+// *latent*: the last `latent_dim` numbers of a key are its value, too, so that one row is read for both (multi-head
+// latent attention, DeepSeek-AI 2024, arXiv 2405.04434). What rotates stands at the front of a key:
 //
 //     row of K   [ rotated | latent ]        k_dim = rotated + latent_dim
 //                          '-- value --'

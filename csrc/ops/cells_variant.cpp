@@ -51,13 +51,12 @@ void enqueue_load(const LinearRows& rows, const CellRuns& runs, const LayerCells
   const std::int32_t lanes = lanes_for(*device);
   const cl::Kernel kernel = device->kernel("cells", "load_cells", copy_options(pool, rows.formats));
   const Places places(pool, rows.formats);
-  device->launch_kv_move(kv_bytes, kernel, groups(runs, pool, lanes), {static_cast<std::size_t>(lanes), 1, 1},
-                         rows.k.buffer(), places.of(rows.k, rows.k_base, false), rows.v.buffer(),
-                         places.of(rows.v, rows.v_base, true), pool.k.buffer(),
-                         places.of(pool.k, pool.k.offset(), false), pool.v.buffer(),
-                         places.of(pool.v, pool.v.offset(), true), runs.table().buffer(), runs.token_stride(),
-                         static_cast<std::uint64_t>(pool.cells()), static_cast<std::int32_t>(pool.k_dim()),
-                         static_cast<std::int32_t>(pool.v_dim()));
+  device->launch_kv_move(
+      kv_bytes, kernel, groups(runs, pool, lanes), {static_cast<std::size_t>(lanes), 1, 1}, rows.k.buffer(),
+      places.of(rows.k, rows.k_base, false), rows.v.buffer(), places.of(rows.v, rows.v_base, true), pool.k.buffer(),
+      places.of(pool.k, pool.k.offset(), false), pool.v.buffer(), places.of(pool.v, pool.v.offset(), true),
+      runs.table().buffer(), runs.token_stride(), static_cast<std::uint64_t>(pool.cells()),
+      static_cast<std::int32_t>(pool.k_dim()), static_cast<std::int32_t>(pool.v_dim()));
 }
 
 void enqueue_store(const LayerCells& pool, const CellRuns& runs, const LinearRows& rows, std::uint64_t kv_bytes) {
@@ -69,9 +68,8 @@ void enqueue_store(const LayerCells& pool, const CellRuns& runs, const LinearRow
                          pool.k.buffer(), places.of(pool.k, pool.k.offset(), false), pool.v.buffer(),
                          places.of(pool.v, pool.v.offset(), true), rows.k.buffer(),
                          places.of(rows.k, rows.k_base, false), rows.v.buffer(), places.of(rows.v, rows.v_base, true),
-                         runs.table().buffer(), runs.token_stride(),
-                         static_cast<std::uint64_t>(pool.cells()), static_cast<std::int32_t>(pool.k_dim()),
-                         static_cast<std::int32_t>(pool.v_dim()));
+                         runs.table().buffer(), runs.token_stride(), static_cast<std::uint64_t>(pool.cells()),
+                         static_cast<std::int32_t>(pool.k_dim()), static_cast<std::int32_t>(pool.v_dim()));
 }
 
 void enqueue_rotate(const LayerCells& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved) {
@@ -214,7 +212,8 @@ void launch_store(const LayerCells& pool, const CellRuns& runs, const LinearRows
 void launch_rotate(const LayerCells& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved) {
   const cl::DevicePtr& device = pool.k.device();
   const auto dim = static_cast<std::uint32_t>(pool.k_dim());
-  require_variant(device, "cells_edit " + rotate_options(pool), [&] { return edits_agree(device, *pool.formats.k, dim); });
+  require_variant(device, "cells_edit " + rotate_options(pool),
+                  [&] { return edits_agree(device, *pool.formats.k, dim); });
   enqueue_rotate(pool, runs, turns, interleaved);
 }
 

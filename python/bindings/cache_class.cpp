@@ -50,8 +50,8 @@ CellFormats to_one_or_two(py::handle dtype, std::string_view where) {
 
 CellFormats to_cell_formats(py::handle dtype, std::string_view where) {
   if (!PyTuple_Check(dtype.ptr()) && !PyList_Check(dtype.ptr())) return to_one_or_two(dtype, where);
-  const std::vector<py::object> pair = binding::to_items(py::reinterpret_borrow<py::object>(dtype), where, "dtype",
-                                                         "two formats, of K and of V");
+  const std::vector<py::object> pair =
+      binding::to_items(py::reinterpret_borrow<py::object>(dtype), where, "dtype", "two formats, of K and of V");
   require(pair.size() == 2, where, "dtype: got ", pair.size(), " formats, allowed one, or two for K and V");
   const CellFormats k = to_one_or_two(pair[0], where), v = to_one_or_two(pair[1], where);
   require(k.alike() && v.alike(), where, "dtype: got a pair of ", k.name(), " and ", v.name(),

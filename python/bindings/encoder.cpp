@@ -143,7 +143,7 @@ It holds the cells of the item that stands there, if any, until it goes; several
 
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``: the shape of K and V.
 ``capacity``: cells, one for each row that an encoder puts out, of all items that live at once. ``dtype``: how K and V are
-stored, "float16", "float32" or "q8_0" (head sizes that are multiples of 32), or a pair. ``device``: a ``Device``, part of a name, or None for the best one; "host" is a plain
+stored, "float16", "float32", "q8_0" or "q4h" (head sizes that are multiples of 32), or a pair. ``device``: a ``Device``, part of a name, or None for the best one; "host" is a plain
 reference in host memory and "null" stores nothing, both for tests.
 
 An item stands at a position of its sequence's text and lives and goes with the token there; every query of the sequence

@@ -104,9 +104,9 @@ std::vector<Tensor> split(const Typed<"ArrayLike">& x, const Typed<"Integers">& 
 }
 
 void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
-             const Typed<"int | None">& v_head_dim, const Typed<"str | tuple[str, str]">& dtype, const Typed<"str">& weight_dtype,
-             const Typed<"str | None">& activation, const Typed<"Place">& device, const Typed<"str">& precision,
-             const Typed<"int | None">& latent_dim) {
+             const Typed<"int | None">& v_head_dim, const Typed<"str | tuple[str, str]">& dtype,
+             const Typed<"str">& weight_dtype, const Typed<"str | None">& activation, const Typed<"Place">& device,
+             const Typed<"str">& precision, const Typed<"int | None">& latent_dim) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);

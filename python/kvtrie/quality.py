@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CELL_FORMATS", "WEIGHT_FORMATS", "FormatQuality", "Quality", "quality", "shipped_text"]
 
-CELL_FORMATS = ("float32", "float16", "q8_0")
-"""How caches keep K and V (docs/format.md). In q8_0, heads are of multiples of 32 numbers."""
+CELL_FORMATS = ("float32", "float16", "q8_0", "q4h")
+"""How caches keep K and V (docs/format.md). In q8_0 and q4h, heads are of multiples of 32 numbers."""
 CELL_PAIRS = (*CELL_FORMATS, *(f"{k}/{v}" for k in CELL_FORMATS for v in CELL_FORMATS if k != v))
 """The same, and K and V apart."""
 WEIGHT_FORMATS = ("stored", "float16", "q8_0", "q5_1", "q4_0")

@@ -46,12 +46,12 @@ struct Way {
 
 class CellPairs : public OpsTest, public ::testing::WithParamInterface<Way> {
  protected:
-  // One format for both is what the tests of each format have.
+  // One format for both is what the tests of each format have, but for turned ones.
   static std::vector<CellFormats> pairs() {
     std::vector<CellFormats> all;
     for (const CellFormat& k : cell_formats())
       for (const CellFormat& v : cell_formats())
-        if (k.in_caches && v.in_caches && &k != &v) all.emplace_back(&k, &v);
+        if (k.in_caches && v.in_caches && (&k != &v || k.turned)) all.emplace_back(&k, &v);
     std::rotate(all.begin(), all.begin() + GetParam().width % static_cast<int>(all.size()), all.end());
     return oracle::sampled(all, 2, 3);
   }
@@ -96,8 +96,7 @@ TEST_P(CellPairs, RowsAreKeptMovedTurnedAndReadAsOnTheHost) {
     pool.expect_equal("edits");
 
     const CellSpans spans{{70, 9, 0}, {15, 6, 9}};
-    const auto [k_rows, v_rows] =
-        gather_rows(pool.device, CellRuns::of_spans(shared_device(), spans, Twin::kHeads));
+    const auto [k_rows, v_rows] = gather_rows(pool.device, CellRuns::of_spans(shared_device(), spans, Twin::kHeads));
     for (const bool value : {false, true}) {
       const Tensor& rows = value ? v_rows : k_rows;
       ASSERT_EQ(rows.dtype(), formats.of(value).rows);
@@ -116,8 +115,7 @@ TEST_P(CellPairs, ImagesHaveTheBytesOfBoth) {
     const CellSpans spans{{70, 9, 0}, {15, 6, 9}};
     const CellRuns runs = CellRuns::of_spans(shared_device(), spans, Twin::kHeads, RowOrder::kHeadsFirst);
     const std::size_t k_bytes = Twin::kHeads * tokens * formats.k->row_bytes(Twin::kK),
-                      v_bytes = Twin::kHeads * tokens * formats.v->row_bytes(Twin::kV),
-                      word = size_of(formats.word());
+                      v_bytes = Twin::kHeads * tokens * formats.v->row_bytes(Twin::kV), word = size_of(formats.word());
     const Tensor image =
         Tensor::empty(shared_device(), formats.word(), {static_cast<std::int64_t>((k_bytes + v_bytes) / word)});
     store_image(pool.device, runs, image, 0, k_bytes / word);
@@ -159,8 +157,8 @@ TEST_P(CellPairs, AttentionReadsTheNumbersOfBoth) {
     Random random(9);
     const auto q = random.normals(std::size_t{21} * 6 * Twin::kK);
     const AttentionPlan plan = plan_attention(queries, plan_limits(*shared_device()));
-    const auto got = download(
-        attend_spans(upload(q, {21, 6, Twin::kK}), pool.device, upload_plan(shared_device(), plan), {}));
+    const auto got =
+        download(attend_spans(upload(q, {21, 6, Twin::kK}), pool.device, upload_plan(shared_device(), plan), {}));
     std::vector<float> wanted(got.size());
     reference::attend_spans(q, pool.host(false), pool.host(true), 6, queries, {}, wanted);
     expect_close(got, wanted, kAttention, formats.name().c_str());

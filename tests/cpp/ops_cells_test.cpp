@@ -138,7 +138,8 @@ TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
       reference::copy_cells(pool.host_k(), scripts[i]);
       reference::copy_cells(pool.host_v(), scripts[i]);
       pool.expect_equal(cat("script ", i, ", staging ", staging));
-      EXPECT_EQ(moved() - before, static_cast<std::uint64_t>(copies.cells()) * 2 * pool.device.formats.k->row_bytes(13));
+      EXPECT_EQ(moved() - before,
+                static_cast<std::uint64_t>(copies.cells()) * 2 * pool.device.formats.k->row_bytes(13));
     }
 }
 

@@ -10,7 +10,7 @@ import argparse
 from kvtrie.quality import CELL_FORMATS, CELL_PAIRS
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
-KV_HELP = f"keys and values: {', '.join(CELL_FORMATS)}, or K/V, such as q8_0/float16"
+KV_HELP = f"keys and values: {', '.join(CELL_FORMATS)}, or K/V, such as q8_0/q4h"
 PRECISIONS = ("auto", "exact")
 MODEL = (
     "a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "

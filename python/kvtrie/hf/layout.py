@@ -122,7 +122,7 @@ class Layout:
         return made
 
     def _cells(self, room: int, dtype: str, memory: int) -> int:
-        k, v = ({"float16": 2.0, "q8_0": 34 / 32}.get(each, 4.0) for each in (dtype.split("/") * 2)[:2])
+        k, v = ({"float16": 2.0, "q8_0": 34 / 32, "q4h": 18 / 32}.get(each, 4.0) for each in (dtype.split("/") * 2)[:2])
         each = sum(layer.heads * (layer.k_dim * k + layer.v_dim * v) for layer in self.attention)  # bytes of a cell
         cells = int(room // each) if each else FEWEST_CELLS
         if cells < FEWEST_CELLS:

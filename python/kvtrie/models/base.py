@@ -269,7 +269,7 @@ class Model(WithHead):
     ) -> list[CausalCache | RecurrentCache]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V (docs/cell_formats.md).
 
-        ``dtype``: "float16", "float32" or "q8_0" (heads are of multiples of 32 numbers then), or two as a pair
+        ``dtype``: "float16", "float32", "q8_0" or "q4h" (heads are of multiples of 32 numbers then), or two as a pair
         or as "K/V". ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None.
         ``memory``: what layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states
         (float32), one for each session and each point that a later prompt may go on from; None: 64, and of small ones
