@@ -9,7 +9,7 @@ spans    the same history in spans of 16, 64 and 256 cells that are not neighbou
 prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key
          they see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
 shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
-formats  one query row against K and V in q8_0, beside the same numbers in float16
+formats  one query row against K and V in other formats, beside the same numbers in float16
 
 A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16),
 waited for once at its end, as in a model; printed per layer. So K and V come mostly from memory, not from caches. In
@@ -30,8 +30,9 @@ from timing import Race, human, lesser_level, openblas_kernels_wanted, race
 
 KV_HEADS = 8
 MIB = 1 << 20
-FORMATS = {"float32": 0, "float16": 1, "q8_0": 3}  # codes of cell formats (docs/format.md)
-NUMBER_BYTES = {0: 4.0, 1: 2.0, 3: 34 / 32}
+FORMATS = {"float32": 0, "float16": 1, "q8_0": 3, "q4h": 4, "q8_0/q4h": 3 + 16 * 5}  # codes (docs/format.md)
+NUMBER_BYTES = {0: 4.0, 1: 2.0, 3: 34 / 32, 4: 18 / 32, 3 + 16 * 5: 26 / 32}  # K and V on average
+SMALL = ("q8_0", "q8_0/q4h", "q4h")
 FIELDS = ("kv_heads", "group", "dim", "format", "length", "span", "rows", "sequences", "layers")
 
 
@@ -225,27 +226,27 @@ def shared(library: Library, report: Report, rounds: int) -> None:
 
 
 def formats(library: Library, report: Report, rounds: int) -> None:
-    """One row over K and V in q8_0 and in float16, in turns."""
+    """One row over K and V in formats of blocks and in float16, in turns."""
     for dim, group in ((128, 4), (64, 4), (128, 8), (64, 3), (128, 1)):
         for length in (4096, 16384):
             layers = max(2, 128 * MIB // spec(length, "float16", dim=dim, group=group, layers=1).bytes)
             cases = {
                 name: library.open(spec(length, name, dim=dim, group=group, layers=layers))
-                for name in ("float16", "q8_0")
+                for name in ("float16", *SMALL)
             }
             timed = race({name: case.side("ours") for name, case in cases.items()}, rounds=rounds)
             for case in cases.values():
                 case.close()
-            ratio = timed.ratio("q8_0", "float16")
-            times = ", ".join(f"{name} {human(timed[name].median / layers)}" for name in cases)
+            ratios = {name: timed.ratio(name, "float16") for name in SMALL}
+            took, shown = human(timed["float16"].median / layers), ", ".join(f"{n} {r}" for n, r in ratios.items())
             report.row(
-                f"formats dim {dim:>3} {group}:1 {length:>6} tokens  {times}  q8_0 takes {ratio}",
+                f"formats dim {dim:>3} {group}:1 {length:>6} tokens  float16 {took}, {shown}",
                 part="formats",
                 dim=dim,
                 group=group,
                 length=length,
                 seconds={name: timed[name].median / layers for name in cases},
-                ratio=ratio,
+                ratios=ratios,
             )
 
 

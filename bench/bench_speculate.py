@@ -164,7 +164,7 @@ def model_tasks(questions: Sequence[list[int]], small: Any) -> dict[str, Task]:
 
 
 def known(model: Any, name: str, task: Task | Four) -> kv.PrefixCache:
-    """A cache of the prompts and of what tasks have as ``known``; the tree has the answer only where a task repeats it."""
+    """A cache of the prompts and of what tasks know; the tree has the answer only where a task repeats it."""
     cache = kv.PrefixCache(model.caches(capacity=8192, warm_up=False))
     for each in task.each if isinstance(task, Four) else [task]:
         for text in (*each.known, each.prompt):

@@ -61,11 +61,20 @@
 
 // What is fetched meanwhile: a block's values while its keys are scored, then the next block's keys. FAR, where that
 // comes too late because blocks are small or arithmetic takes as long: the next block's keys, then its values.
-#define FAR (CELL_BITS <= 16 && (K_DIM <= 64 || LINES == 8))
-#define K_WORDS CELL_WORDS(K_DIM)
-#define V_WORDS CELL_WORDS(V_DIM)
-#define SCORE_FETCHES (FAR ? K_WORDS : V_WORDS)
-#define ADD_FETCHES (FAR ? V_WORDS : K_WORDS)
+#define FAR (CELL_BITS(K_FORMAT) <= 16 && CELL_BITS(V_FORMAT) <= 16 && (K_DIM <= 64 || LINES == 8))
+#define K_WORDS CELL_WORDS(K_FORMAT, K_DIM)
+#define V_WORDS CELL_WORDS(V_FORMAT, V_DIM)
+#if FAR
+#define SCORE_AHEAD K_CELL
+#define SCORE_FETCHES K_WORDS
+#define ADD_AHEAD V_CELL
+#define ADD_FETCHES V_WORDS
+#else
+#define SCORE_AHEAD V_CELL
+#define SCORE_FETCHES V_WORDS
+#define ADD_AHEAD K_CELL
+#define ADD_FETCHES K_WORDS
+#endif
 
 #define BLOCK 32
 #define KEYS (VW / LINES)
@@ -74,7 +83,7 @@
 #if VW == 16
 #define AT_ONCE 2   // lanes whose sums are made at a time: 16 accumulators of 32 registers
 #define BATCH MANY  // lines whose scores are made before their values are added
-#if CELL_BLOCK > VW
+#if CELL_BLOCK(K_FORMAT) > VW || CELL_BLOCK(V_FORMAT) > VW
 #define UNROLL _Pragma("unroll 2")  // so that neighbours that share a scale are read together
 #else
 #define UNROLL
@@ -91,16 +100,22 @@
 
 // What every step of a tile needs.
 typedef struct {
-  const __global CELL* k;  // of the KV head
-  const __global CELL* v;
+  const __global K_CELL* k;  // of the KV head
+  const __global V_CELL* v;
   ulong k_cell_stride, v_cell_stride;
   int count;  // lines
   float scale, softcap;
 } Tile;
 
+#if TURNED(K_FORMAT)
+#define QUERY float  // turned as keys are, in memory of the tile
+#else
+#define QUERY __global float
+#endif
+
 // A tile's lines, numbered row by row, HEADS to a row. What follows the last one up to MOST repeats it.
 typedef struct {
-  const __global float* q[MAX_LINES];
+  const QUERY* q[MAX_LINES];
   int first[MAX_LINES], end[MAX_LINES];  // the positions that it sees
 #if MASKED
   const __global float* mask[MAX_LINES];  // of its row
@@ -170,9 +185,11 @@ void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, 
   float scores[LINES * BLOCK] ALIGNED, shrink[LINES];
   const bool fetches = !FETCH_ROWS || line0 == 0;
 #if FAR
-  const Ahead keys = {fetches ? tile->k : 0, next->k}, values = {fetches ? tile->v : 0, next->v};
+  const ScoreAhead keys = {fetches ? tile->k : 0, next->k};
+  const AddAhead values = {fetches ? tile->v : 0, next->v};
 #else
-  const Ahead keys = {fetches ? tile->v : 0, cells->v}, values = {fetches ? tile->k : 0, next->k};
+  const ScoreAhead keys = {fetches ? tile->v : 0, cells->v};
+  const AddAhead values = {fetches ? tile->k : 0, next->k};
 #endif
   score_block(lines->q + line0, tile->k, cells->k, keys, scores);
   const float scale = adjust_scores(LINES, tile, lines, line0, block, &seen, scores);
@@ -189,7 +206,7 @@ void attend_brought(const Tile* tile, const Lines* lines, int line0, int count, 
     if (see_lines(MANY, lines, line0 + i, block, seen + i / MANY)) begin = min(begin, i), end = i + MANY;
   float scores[BATCH * BLOCK] ALIGNED, shrink[BATCH], scale = 1.0f;
   for (int i = 0; i < count; i += MANY) {
-    fetch_share(tile->k, next->k, K_WORDS, line0 + i, tile->count);
+    FETCH_SHARE(tile->k, next->k, K_WORDS, line0 + i, tile->count);
     if (i < begin || i >= end) continue;
     score_many(lines->q + line0 + i, brought, scores + i * BLOCK);
     scale = adjust_scores(MANY, tile, lines, line0 + i, block, seen + i / MANY, scores + i * BLOCK);
@@ -198,7 +215,7 @@ void attend_brought(const Tile* tile, const Lines* lines, int line0, int count, 
     weigh_lines(end - begin, scale, scores + begin * BLOCK, state->max + line0 + begin, state->sum + line0 + begin,
                 shrink + begin);
   for (int i = 0; i < count; i += MANY) {
-    fetch_share(tile->v, next->v, V_WORDS, line0 + i, tile->count);
+    FETCH_SHARE(tile->v, next->v, V_WORDS, line0 + i, tile->count);
     if (i >= begin && i < end)
       add_many(o + (line0 + i) * V_DIM, scores + i * BLOCK, shrink + i, seen + i / MANY, brought->v);
   }
@@ -237,9 +254,21 @@ void normalise_line(__global float* total, float max_, float sum, const __global
   for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(total + d) * factor, total + d);
 }
 
+#if TURNED(K_FORMAT)
+// The queries of a tile as its keys are kept.
+void turn_queries(const __global float* const* q, int count, float* to) {
+  for (int i = 0; i < count; ++i)
+    for (int d = 0; d < K_DIM; d += CELL_BLOCK(K_FORMAT)) {
+      float* block = to + i * K_DIM + d;
+      for (int j = 0; j < CELL_BLOCK(K_FORMAT); ++j) block[j] = q[i][d + j];
+      turn_block(block, TURN_OUT);
+    }
+}
+#endif
+
 // Global size (tiles, heads / HEADS), local size 1.
-KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const CELL* restrict k,
-                         ulong k_offset, __global const CELL* restrict v, ulong v_offset, ulong k_head_stride,
+KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const K_CELL* restrict k,
+                         ulong k_offset, __global const V_CELL* restrict v, ulong v_offset, ulong k_head_stride,
                          ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                          __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                          int tiles_at, int split, int heads, int group, float scale, float softcap,
@@ -259,15 +288,27 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
                      scale,
                      softcap};
   Lines lines;
+#if TURNED(K_FORMAT)
+  const __global float* given[MAX_LINES];
+  float queries[MAX_LINES * K_DIM] ALIGNED;
+#endif
   for (int i = 0; i < tile.count + MOST - 1; ++i) {
     const int line = min(i, tile.count - 1), row = row_ids[line / HEADS];
+#if TURNED(K_FORMAT)
+    given[i] = q + q_offset + ((ulong)row * heads + head0 + line % HEADS) * K_DIM;
+    lines.q[i] = queries + line * K_DIM;
+#else
     lines.q[i] = q + q_offset + ((ulong)row * heads + head0 + line % HEADS) * K_DIM;
+#endif
     lines.first[i] = MASKED ? 0 : table[bounds_at + 2 * row];
     lines.end[i] = MASKED ? INT_MAX : table[bounds_at + 2 * row + 1];
 #if MASKED
     lines.mask[i] = mask + mask_offset + (ulong)row * mask_stride;
 #endif
   }
+#if TURNED(K_FORMAT)
+  turn_queries(given, tile.count, queries);
+#endif
   Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], (tiles_at - segments_at) / 3 - entry[2], 0, 0};
   float o[MAX_LINES * V_DIM] ALIGNED;
   State state, total;
@@ -301,6 +342,9 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
   for (int i = 0; i < tile.count; ++i) {
     if (partial_begin < 0) {
       normalise_line(OUT_LINE(i), total.max[i], total.sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
+#if TURNED(V_FORMAT)
+      turn_output(OUT_LINE(i), V_DIM, 0, 1);
+#endif
       continue;
     }
     const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only split

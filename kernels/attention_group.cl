@@ -30,7 +30,15 @@
 #include "cell_format.clh"
 
 #define BLOCK 64
-#define OWN ((V_DIM + LANES - 1) / LANES)  // numbers of the output that a lane owns
+// Numbers of the output that a lane owns, and which they are: whole blocks where values are turned, so that no lane waits
+// for another.
+#if TURNED(V_FORMAT)
+#define OWN_BLOCK CELL_BLOCK(V_FORMAT)
+#else
+#define OWN_BLOCK 1
+#endif
+#define OWN ((V_DIM / OWN_BLOCK + LANES - 1) / LANES * OWN_BLOCK)
+#define OWN_AT(i) (((i) / OWN_BLOCK * LANES + lane) * OWN_BLOCK + (i) % OWN_BLOCK)
 
 #if LANES > 1
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
@@ -39,26 +47,26 @@
 #endif
 
 // q times a key, summed in ascending order. `aligned`: the key begins where READ_8_CELLS can read.
-float score_of(__local const float* q, __global const CELL* key, int aligned) {
+float score_of(__local const float* q, __global const K_CELL* key, int aligned) {
   float score = 0.0f;
-#if defined(READ_8_CELLS) && K_DIM % 8 == 0
+#if READ_8_BYTES(K_FORMAT) > 0 && K_DIM % 8 == 0
   if (aligned) {
     for (int d = 0; d < K_DIM; d += 8) {
       float k[8];
-      READ_8_CELLS(key, d, k);
+      READ_8_CELLS(K_FORMAT, key, d, k);
 #pragma unroll
       for (int i = 0; i < 8; ++i) score = FMA(q[d + i], k[i], score);
     }
     return score;
   }
 #endif
-  for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], READ_CELL(key, d), score);
+  for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], READ_CELL(K_FORMAT, key, d), score);
   return score;
 }
 
 // The `keys` keys of a block that one row sees, from key `used` of segment s on: turns local weights[] into exp(score - max), keeps the
 // running max and sum and returns the factor by which what was accumulated before shrinks.
-float weigh_block(__local const float* q, __global const CELL* k, __global const int* segment, int s, int used, int keys,
+float weigh_block(__local const float* q, __global const K_CELL* k, __global const int* segment, int s, int used, int keys,
                   ulong cell_stride, int aligned, float scale, float softcap, __global const float* mask,
                   __local float* weights, float* max_, float* sum_) {
   const int lane = get_local_id(0);
@@ -66,7 +74,7 @@ float weigh_block(__local const float* q, __global const CELL* k, __global const
   for (int key = lane; key < keys; key += LANES) {
     int at = used + key, in = s;
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
-    const __global CELL* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
+    const __global K_CELL* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
     float score = score_of(q, row, aligned) * scale;
     if (softcap > 0.0f) score = softcap * tanh(score / softcap);
 #if MASKED
@@ -90,14 +98,14 @@ float weigh_block(__local const float* q, __global const CELL* k, __global const
 }
 
 // own[] += weight * the value at `row`, of which a lane has every LANES-th number.
-void add_value(float* own, float weight, __global const CELL* row) {
+void add_value(float* own, float weight, __global const V_CELL* row) {
   const int lane = get_local_id(0);
   for (int i = 0; i < OWN; ++i)
-    if (lane + i * LANES < V_DIM) own[i] = FMA(weight, READ_CELL(row, lane + i * LANES), own[i]);
+    if (OWN_AT(i) < V_DIM) own[i] = FMA(weight, READ_CELL(V_FORMAT, row, OWN_AT(i)), own[i]);
 }
 
 // own[] = own[] * shrink + weighted values of those keys. Of one segment, as most blocks are, eight are asked for together.
-void add_values(float* own, float shrink, __global const CELL* v, __global const int* segment, int s, int used, int keys,
+void add_values(float* own, float shrink, __global const V_CELL* v, __global const int* segment, int s, int used, int keys,
                 ulong cell_stride, __local const float* weights) {
   for (int i = 0; i < OWN; ++i) own[i] *= shrink;
   if (!MASKED && used + keys <= segment[3 * s + 1]) {
@@ -108,14 +116,14 @@ void add_values(float* own, float shrink, __global const CELL* v, __global const
   }
   for (int key = 0, at = used, in = s; key < keys; ++key, ++at) {
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
-    const __global CELL* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
+    const __global V_CELL* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
     const float weight = weights[key];
     if (!MASKED || weight != 0.0f) add_value(own, weight, row);
   }
 }
 
-__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const CELL* restrict k,
-                           ulong k_offset, __global const CELL* restrict v, ulong v_offset, ulong k_head_stride,
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const K_CELL* restrict k,
+                           ulong k_offset, __global const V_CELL* restrict v, ulong v_offset, ulong k_head_stride,
                            ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                            __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                            int tiles_at, int split, int heads, int group, float scale, float softcap,
@@ -126,8 +134,8 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
   __local float q_row[K_DIM];
   __local float weights[BLOCK];
   const int lane = get_local_id(0), head = get_global_id(2);
-#ifdef READ_8_BYTES
-  const int aligned = ((k_offset | k_head_stride | k_cell_stride) % (READ_8_BYTES / (int)sizeof(CELL))) == 0;
+#if READ_8_BYTES(K_FORMAT) > 0
+  const int aligned = ((k_offset | k_head_stride | k_cell_stride) % (READ_8_BYTES(K_FORMAT) / (int)sizeof(K_CELL))) == 0;
 #else
   const int aligned = 0;
 #endif
@@ -142,6 +150,15 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     SYNC;  // the row before is done with q_row
     for (int d = lane; d < K_DIM; d += LANES) q_row[d] = q[q_offset + ((ulong)row * heads + head) * K_DIM + d];
     SYNC;
+#if TURNED(K_FORMAT)
+    for (int block = lane * CELL_BLOCK(K_FORMAT); block < K_DIM; block += LANES * CELL_BLOCK(K_FORMAT)) {
+      float x[CELL_BLOCK(K_FORMAT)];
+      for (int i = 0; i < CELL_BLOCK(K_FORMAT); ++i) x[i] = q_row[block + i];
+      turn_block(x, TURN_OUT);
+      for (int i = 0; i < CELL_BLOCK(K_FORMAT); ++i) q_row[block + i] = x[i];
+    }
+    SYNC;
+#endif
     float total[OWN], own[OWN];
     for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
     Total all = {-INFINITY, 0.0f};
@@ -182,13 +199,16 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     const ulong at = (ulong)(tile[4] + r) * heads + head;
     if (tile[4] >= 0) {
       for (int i = 0; i < OWN; ++i)
-        if (lane + i * LANES < V_DIM) partial_out[at * V_DIM + lane + i * LANES] = own[i];
+        if (OWN_AT(i) < V_DIM) partial_out[at * V_DIM + OWN_AT(i)] = own[i];
       if (lane == 0) partial_stats[2 * at] = max_, partial_stats[2 * at + 1] = sum;
       continue;
     }
     const float factor = output_factor(all, has_sinks ? sinks[sinks_offset + head] : -INFINITY);
     for (int i = 0; i < OWN; ++i)
-      if (lane + i * LANES < V_DIM)
-        out[out_offset + ((ulong)row * heads + head) * V_DIM + lane + i * LANES] = total[i] * factor;
+      if (OWN_AT(i) < V_DIM)
+        out[out_offset + ((ulong)row * heads + head) * V_DIM + OWN_AT(i)] = total[i] * factor;
+#if TURNED(V_FORMAT)
+    turn_output(out + out_offset + ((ulong)row * heads + head) * V_DIM, V_DIM, lane, LANES);
+#endif
   }
 }

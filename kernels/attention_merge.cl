@@ -17,9 +17,17 @@
 #endif
 
 #include "attention_total.clh"
+#include "cell_format.clh"
 #include "work_item.clh"
 
-#define MERGED ((V_DIM + LANES - 1) / LANES)  // numbers of a lane
+// Numbers of a lane, and which they are: whole blocks where values are turned, so that no lane waits for another.
+#if TURNED(V_FORMAT)
+#define MERGED_BLOCK CELL_BLOCK(V_FORMAT)
+#else
+#define MERGED_BLOCK 1
+#endif
+#define MERGED ((V_DIM / MERGED_BLOCK + LANES - 1) / LANES * MERGED_BLOCK)
+#define MERGED_AT(j) (((j) / MERGED_BLOCK * LANES + lane) * MERGED_BLOCK + (j) % MERGED_BLOCK)
 
 KERNEL void attend_merge(IDS __global const float* restrict partial_out, __global const float* restrict partial_stats,
                          __global const int* restrict table, int merge_begin_at, int merge_ids_at, int heads,
@@ -39,11 +47,14 @@ KERNEL void attend_merge(IDS __global const float* restrict partial_out, __globa
     float keep, add;
     join_split(&total, partial_stats[2 * at], partial_stats[2 * at + 1], &keep, &add);
     for (int j = 0; j < MERGED; ++j)
-      if (lane + j * LANES < V_DIM)
-        values[j] = FMA(partial_out[at * V_DIM + lane + j * LANES], add, values[j] * keep);
+      if (MERGED_AT(j) < V_DIM)
+        values[j] = FMA(partial_out[at * V_DIM + MERGED_AT(j)], add, values[j] * keep);
   }
   const float factor = output_factor(total, has_sinks ? sinks[sinks_offset + head] : -INFINITY);
   out += out_offset + ((ulong)row * heads + head) * V_DIM;
   for (int j = 0; j < MERGED; ++j)
-    if (lane + j * LANES < V_DIM) out[lane + j * LANES] = values[j] * factor;
+    if (MERGED_AT(j) < V_DIM) out[MERGED_AT(j)] = values[j] * factor;
+#if TURNED(V_FORMAT)
+  turn_output(out, V_DIM, lane, LANES);
+#endif
 }

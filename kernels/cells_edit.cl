@@ -40,29 +40,38 @@
 
 // One work-group per (run, KV head); run = (cell, length, unused, unused). Pairs are (i, i + half) or, interleaved,
 // (2i, 2i + 1).
-__kernel void rotate_cells(__global CELL* restrict pool, ulong offset, __global const int* restrict table,
+__kernel void rotate_cells(__global K_CELL* restrict pool, ulong offset, __global const int* restrict table,
                            __global const float* restrict turns, int pairs, int interleaved, ulong cells, int dim) {
   const int head = get_global_id(2);
   __global const int* run = table + 4 * (int)get_global_id(1);
-#ifndef WRITE_CELL
+#if CELL_BLOCK(K_FORMAT) > 1
   __local float numbers[K_DIM];
-  const int turned = (2 * pairs + CELL_BLOCK - 1) / CELL_BLOCK * CELL_BLOCK;
+  const int block = CELL_BLOCK(K_FORMAT), turned = (2 * pairs + block - 1) / block * block;
 #endif
   for (int c = 0; c < run[1]; ++c) {
-    __global CELL* row = pool + offset + ((ulong)head * cells + run[0] + c) * CELL_WORDS(dim);
-#ifdef WRITE_CELL
-#define READ_STORED(d) READ_CELL(row, d)
-#define WRITE_STORED(x, d) WRITE_CELL(x, row, d)
+    __global K_CELL* row = pool + offset + ((ulong)head * cells + run[0] + c) * CELL_WORDS(K_FORMAT, dim);
+#if CELL_BLOCK(K_FORMAT) == 1
+#define READ_STORED(d) READ_CELL(K_FORMAT, row, d)
+#define WRITE_STORED(x, d) WRITE_CELL(K_FORMAT, x, row, d)
     TURN_PAIRS(READ_STORED, WRITE_STORED)
 #else
 #define READ_OWN(d) numbers[d]
 #define WRITE_OWN(x, d) numbers[d] = x
 #define OWN_VECTOR(d) LOAD(numbers + (d))
-    for (int d = LANE_ID; d < turned; d += LANES) numbers[d] = READ_CELL(row, d);
+#if TURNED(K_FORMAT)
+    for (int b = LANE_ID; b < turned / block; b += LANES) {
+      float own[CELL_BLOCK(K_FORMAT)];
+      for (int i = 0; i < block; ++i) own[i] = READ_CELL(K_FORMAT, row, b * block + i);
+      turn_block(own, TURN_OUT);
+      for (int i = 0; i < block; ++i) numbers[b * block + i] = own[i];
+    }
+#else
+    for (int d = LANE_ID; d < turned; d += LANES) numbers[d] = READ_CELL(K_FORMAT, row, d);
+#endif
     SYNC;
     TURN_PAIRS(READ_OWN, WRITE_OWN)
     SYNC;
-    WRITE_CELL_ROW(row, turned, OWN_VECTOR, READ_OWN);
+    WRITE_CELL_ROW(K_FORMAT, row, turned, OWN_VECTOR, READ_OWN);
     SYNC;
 #endif
   }

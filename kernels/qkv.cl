@@ -93,8 +93,8 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
                     __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
                     __global const float* restrict q_norm, ulong q_norm_offset, int has_q_norm,
                     __global const float* restrict k_norm, ulong k_norm_offset, int has_k_norm, float eps, float offset,
-                    __global float* restrict q, ulong q_offset, __global CELL* restrict k_pool,
-                    ulong k_offset, __global CELL* restrict v_pool, ulong v_offset, ulong cells, int heads,
+                    __global float* restrict q, ulong q_offset, __global K_CELL* restrict k_pool,
+                    ulong k_offset, __global V_CELL* restrict v_pool, ulong v_offset, ulong cells, int heads,
                     int kv_heads, int v_dim) {
   GROUP_MEM float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
   const int row = ID(1), group = ID(2), lane = LANE_ID, dim = K_DIM;
@@ -113,13 +113,13 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
   }
   prepare_head(qkv + (heads + group) * dim, of_k, turn, head, shared);
   if (cell < 0) return;
-  k_pool += k_offset + ((ulong)group * cells + cell) * CELL_WORDS(dim);
+  k_pool += k_offset + ((ulong)group * cells + cell) * CELL_WORDS(K_FORMAT, dim);
 #define K_VECTOR(d) LOAD(head + (d))
 #define K_NUMBER(d) head[d]
-  WRITE_CELL_ROW(k_pool, dim, K_VECTOR, K_NUMBER);
+  WRITE_CELL_ROW(K_FORMAT, k_pool, dim, K_VECTOR, K_NUMBER);
   qkv += (heads + kv_heads) * dim + group * v_dim;
-  v_pool += v_offset + ((ulong)group * cells + cell) * CELL_WORDS(v_dim);
+  v_pool += v_offset + ((ulong)group * cells + cell) * CELL_WORDS(V_FORMAT, v_dim);
 #define V_VECTOR(d) LOAD(qkv + (d))
 #define V_NUMBER(d) qkv[d]
-  WRITE_CELL_ROW(v_pool, v_dim, V_VECTOR, V_NUMBER);
+  WRITE_CELL_ROW(V_FORMAT, v_pool, v_dim, V_VECTOR, V_NUMBER);
 }

@@ -25,8 +25,8 @@ namespace {
 using namespace kvtrie;
 
 struct Spec {
-  std::int32_t kv_heads, group, dim, format, length, span, rows, sequences, layers;  // format: a code of CellFormat
-  const CellFormat& cells() const { return cell_formats()[static_cast<std::size_t>(format)]; }
+  std::int32_t kv_heads, group, dim, format, length, span, rows, sequences, layers;  // format: a code of CellFormats
+  CellFormats cells() const { return cell_formats_of(static_cast<std::uint8_t>(format)).value(); }
 };
 
 const cl::DevicePtr& device() {
@@ -58,8 +58,8 @@ struct Pool {
   std::byte* bytes = nullptr;
   Tensor tensor;
 
-  Pool(const Spec& spec, std::int64_t cells, std::mt19937& random) {
-    const CellFormat& format = spec.cells();
+  Pool(const Spec& spec, bool value, std::int64_t cells, std::mt19937& random) {
+    const CellFormat& format = spec.cells().of(value);
     std::vector<float> values(kDifferent * static_cast<std::size_t>(spec.dim));
     for (float& value : values) value = static_cast<float>(static_cast<std::int32_t>(random() >> 20) - 2048) / 2048.0f;
     std::vector<std::byte> rows(format.row_bytes(values.size()));
@@ -78,7 +78,8 @@ class Case {
   explicit Case(const Spec& spec) : spec_(spec), own_(spec.sequences > 1 ? spec.rows : 0) {
     std::mt19937 random(5);
     cells_ = (spec.span ? 2 : 1) * static_cast<std::int64_t>(spec.length) + std::int64_t{own_} * spec.sequences;
-    for (std::int32_t i = 0; i < 2 * spec.layers; ++i) pools_.push_back(std::make_unique<Pool>(spec, cells_, random));
+    for (std::int32_t i = 0; i < 2 * spec.layers; ++i)
+      pools_.push_back(std::make_unique<Pool>(spec, i % 2 == 1, cells_, random));
     q_.resize(static_cast<std::size_t>(rows()) * heads() * spec.dim);
     for (float& value : q_) value = static_cast<float>(static_cast<std::int32_t>(random() >> 20) - 2048) / 2048.0f;
     out_.resize(q_.size());
@@ -143,12 +144,13 @@ class Case {
   Pool& v(std::int32_t layer) { return *pools_[2 * layer + 1]; }
   ops::LayerCells cells(std::int32_t layer) {
     ops::LayerCells made(k(layer).tensor, v(layer).tensor);
-    made.format = &spec_.cells();
+    made.formats = spec_.cells();
     return made;
   }
   std::size_t bytes_read() const {
-    return static_cast<std::size_t>(spec_.kv_heads) * spec_.length *
-           spec_.cells().row_bytes(static_cast<std::uint64_t>(spec_.dim));
+    const auto dim = static_cast<std::uint64_t>(spec_.dim);
+    const std::uint64_t rows = spec_.cells().k->row_bytes(dim) + spec_.cells().v->row_bytes(dim);
+    return static_cast<std::size_t>(spec_.kv_heads) * spec_.length * rows / 2;
   }
   // REQUIRES: plain numbers.
   yardstick::Attention work(std::int32_t layer) {

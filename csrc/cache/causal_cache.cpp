@@ -121,7 +121,7 @@ std::uint64_t CausalCache::nbytes() const noexcept { return shape().bytes_per_ce
 CacheIdentity CausalCache::identity() const {
   const KvShape& of = shape();
   CacheIdentity identity{CacheIdentity::kAttention,
-                         of.format->code,
+                         of.formats.code(),
                          {of.layers, of.kv_heads, of.k_dim, of.v_dim, visibility().window, visibility().chunk}};
   if (of.latent_dim > 0) identity.shape.push_back(of.latent_dim);
   return identity;

@@ -17,15 +17,18 @@ void validate(const KvShape& shape) {
   positive(shape.k_dim, "head_dim");
   positive(shape.cells, "capacity");
   require(shape.cells <= kMaxCells, "kv_shape", "capacity: got ", shape.cells, ", allowed 1 to ", kMaxCells);
-  if (shape.format == nullptr) fail(ErrorKind::kType, "kv_shape", "format: got none, allowed ", cell_format_names());
-  const auto whole_blocks = [&shape](std::uint32_t dim, const char* name) {
-    const std::uint32_t block = shape.format->block_numbers;
+  if (shape.formats.k == nullptr || shape.formats.v == nullptr)
+    fail(ErrorKind::kType, "kv_shape", "dtype: got none, allowed ", cell_formats_names());
+  const auto whole_blocks = [](const CellFormat& format, std::uint32_t dim, const char* name) {
+    const std::uint32_t block = format.block_numbers;
     require(dim % block == 0, "kv_shape", name, ": got ", dim, ", allowed multiples of ", block, ", a block of ",
-            shape.format->name);
+            format.name);
   };
-  whole_blocks(shape.k_dim, "head_dim");
-  whole_blocks(shape.v_dim, "v_head_dim");
-  whole_blocks(shape.latent_dim, "latent_dim");
+  whole_blocks(*shape.formats.k, shape.k_dim, "head_dim");
+  whole_blocks(*shape.formats.v, shape.v_dim, "v_head_dim");
+  whole_blocks(*shape.formats.k, shape.latent_dim, "latent_dim");
+  require(shape.latent_dim == 0 || shape.formats.alike(), "kv_shape", "dtype: got ", shape.formats.name(),
+          ", allowed one format with latent_dim: values are the ends of keys");
   require(shape.latent_dim <= shape.k_dim, "kv_shape", "latent_dim: got ", shape.latent_dim, ", allowed up to ",
           shape.k_dim, ", the numbers of a key");
   require(shape.latent_dim == 0 || shape.v_dim == 0, "kv_shape", "v_head_dim: got ", shape.v_dim,

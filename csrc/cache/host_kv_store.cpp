@@ -20,8 +20,9 @@ struct HostKvStore::Step final : PreparedStep {
 namespace {
 
 Tensor rows_for(const KvShape& shape, bool value) {
-  const auto words = static_cast<std::int64_t>(shape.format->row_words(shape.dim(value)));
-  return Tensor::host(shape.format->word, {shape.kv_heads, shape.cells, words});
+  const CellFormat& format = shape.formats.of(value);
+  const auto words = static_cast<std::int64_t>(format.row_words(shape.dim(value)));
+  return Tensor::host(format.word, {shape.kv_heads, shape.cells, words});
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ void HostKvStore::check_place(const Tensor& tensor, std::string_view name) const
 
 reference::HostPool HostKvStore::pool(std::uint32_t layer, bool value) const {
   const Tensor& tensor = value ? layers_[layer].v : layers_[layer].k;
-  return {tensor.host_data(), shape_.format, shape_.kv_heads, shape_.cells, shape_.dim(value)};
+  return {tensor.host_data(), &shape_.formats.of(value), shape_.kv_heads, shape_.cells, shape_.dim(value)};
 }
 
 reference::HostPool HostKvStore::values(std::uint32_t layer) const {
@@ -87,12 +88,13 @@ Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const 
 std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) {
   std::int64_t count = layout.spare;
   for (const CellSpan& span : spans) count += span.length;
-  const CellFormat& given = *plain_format(shape_.format->rows);
-  Tensor k = Tensor::host(given.rows, shape_.rows(count, false, layout.order));
-  Tensor v = Tensor::host(given.rows, shape_.rows(count, true, layout.order));
-  reference::gather_rows(pool(layer, false), spans, given, k.host_data(), layout);
-  reference::gather_rows(pool(layer, true), spans, given, v.host_data(), layout);
-  return {k, v};
+  const auto read = [&](bool value) {
+    const DType dtype = shape_.formats.of(value).rows;
+    Tensor rows = Tensor::host(dtype, shape_.rows(count, value, layout.order));
+    reference::gather_rows(pool(layer, value), spans, *plain_format(dtype), rows.host_data(), layout);
+    return rows;
+  };
+  return {read(false), read(true)};
 }
 
 void HostKvStore::move(std::span<const CellMove> moves) {

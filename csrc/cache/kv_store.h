@@ -6,7 +6,7 @@
 //
 // A store owns the K and V of every layer of one cache, head-major over the whole pool:
 // `K[layer][kv_head][cell]` and `V[layer][kv_head][cell]`, each a row of k_dim or v_dim numbers, kept as the shape's
-// format says (base/cell_format.h). It knows cells, never sequences, tokens or
+// formats say (base/cell_format.h). It knows cells, never sequences, tokens or
 // holders. Commands keep order: each sees the effect of all before it, and none waits unless it says so.
 //
 // Threads: every call is made under the owning cache's lock, which also fixes the order of commands. None waits for the
@@ -36,13 +36,13 @@ namespace kvtrie {
 struct KvShape {
   std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;  // v_dim 0: no V is kept
   Cell cells = 0;
-  const CellFormat* format = plain_format(DType::kFloat16);
+  CellFormats formats = plain_format(DType::kFloat16);
   // Above 0: the last so many numbers of a key are its value, too (ops/cells.h), and v_dim is 0.
   std::uint32_t latent_dim = 0;
 
   std::uint32_t dim(bool value) const noexcept { return value ? v_dim : k_dim; }
   std::uint32_t value_dim() const noexcept { return latent_dim > 0 ? latent_dim : v_dim; }  // that attention adds up
-  std::uint64_t row_bytes(bool value) const noexcept { return format->row_bytes(dim(value)); }
+  std::uint64_t row_bytes(bool value) const noexcept { return formats.of(value).row_bytes(dim(value)); }
   Shape rows(std::int64_t count, bool value, RowOrder order) const;  // of a tensor with the rows of `count` tokens
   std::uint64_t bytes_per_cell() const;                              // K and V of one cell in all layers
   std::uint64_t bytes() const;                                       // checked: the whole pool
@@ -109,7 +109,7 @@ class KvStore {
   virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                   std::uint32_t rows) = 0;
   // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], or [kv_heads, rows, ...], any float dtype: kept in the pool's
-  // format. With v_dim 0 a v of no elements is still given.
+  // formats. With v_dim 0 a v of no elements is still given.
   virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
                    RowOrder order = RowOrder::kTokensFirst) = 0;
   // Rows of q, k and v in one tensor, not yet normed or rotated (ops/qkv.h): k and v are stored, q is returned.
@@ -120,7 +120,7 @@ class KvStore {
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
-  // in the dtype that the format gives back. n counts the spare rows, too.
+  // in the dtypes that the formats give back. n counts the spare rows, too.
   virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
                                          RowLayout layout = {}) = 0;
 

@@ -40,7 +40,7 @@ struct CacheIdentity {
   static constexpr std::uint8_t kAttention = 1, kRecurrent = 2;  // 128 to 255 are for kinds of others (docs/format.md)
 
   std::uint8_t kind = 0;
-  std::uint8_t format = 0;          // the code of a CellFormat (base/cell_format.h)
+  std::uint8_t format = 0;          // the code of CellFormats (base/cell_format.h)
   std::vector<std::int64_t> shape;  // numbers of the kind, the first one how many layers it has
 };
 

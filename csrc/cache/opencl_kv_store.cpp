@@ -63,8 +63,8 @@ OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::ui
     : device_(std::move(device)), shape_(shape) {
   require(device_ != nullptr, "opencl_kv_store", "device: got none, allowed an open device");
   validate(shape);
-  if (!shape.format->in_caches)
-    fail(ErrorKind::kType, "opencl_kv_store", "dtype: got ", shape.format->name, ", allowed ", cell_format_names());
+  if (!shape.formats.in_caches())
+    fail(ErrorKind::kType, "opencl_kv_store", "dtype: got ", shape.formats.name(), ", allowed ", cell_formats_names());
   const std::uint64_t largest =
       std::uint64_t{shape.kv_heads} * shape.cells * std::max(shape.row_bytes(false), shape.row_bytes(true));
   const std::uint64_t limit = device_->info().max_alloc_bytes;
@@ -74,7 +74,7 @@ OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::ui
           " cells of ", shape.bytes(), " bytes, allowed ", budget_bytes, " bytes");
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
     layers_.push_back(
-        ops::LayerCells::zeros(device_, *shape.format, shape.kv_heads, shape.cells, shape.k_dim, shape.v_dim));
+        ops::LayerCells::zeros(device_, shape.formats, shape.kv_heads, shape.cells, shape.k_dim, shape.v_dim));
     layers_.back().latent_dim = shape.latent_dim;
   }
   device_->finish();  // a device that promised memory it does not have fails here
@@ -127,7 +127,7 @@ Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, cons
 std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) {
   if (spans.empty()) {
     const auto none = [&](bool value) {
-      return Tensor::empty(device_, shape_.format->rows, shape_.rows(layout.spare, value, layout.order));
+      return Tensor::empty(device_, shape_.formats.of(value).rows, shape_.rows(layout.spare, value, layout.order));
     };
     return {none(false), none(true)};
   }
@@ -164,7 +164,7 @@ CompletionPtr OpenClKvStore::mark() { return std::make_shared<ImageCompletion>(d
 //     staged      each layer has a buffer with the K, then the V of the window's sections
 struct OpenClKvStore::ImageWork {
   CellImage layout;
-  std::size_t word;           // bytes of a word of the format, in which kernels count
+  std::size_t word;           // bytes of a word of images, in which kernels count
   Tensor wrapped;             // undefined: staged
   std::uint32_t section = 0;  // the window's first
   std::uint32_t tokens = 0;
@@ -180,12 +180,12 @@ struct OpenClKvStore::ImageWork {
 
 OpenClKvStore::ImageWork OpenClKvStore::image_work(std::span<const CellSpan> spans, std::int32_t image_position,
                                                    std::byte* image, std::uint32_t image_cells) const {
-  ImageWork work{CellImage(shape_, image_cells), shape_.format->word_bytes(), {}, 0, 0, false, 0, 0, {}};
+  ImageWork work{CellImage(shape_, image_cells), shape_.formats.word_bytes(), {}, 0, 0, false, 0, 0, {}};
   const bool aligned = reinterpret_cast<std::uintptr_t>(image) % kImageAlignment == 0;
   if (device_->info().unified_memory && aligned) {
     const auto words = static_cast<std::int64_t>(work.layout.bytes() / work.word);
     const std::shared_ptr<void> owner(image, [](void*) {});  // the caller keeps the memory alive
-    work.wrapped = Tensor::wrap_host(device_, shape_.format->word, {words}, image, owner);
+    work.wrapped = Tensor::wrap_host(device_, shape_.formats.word(), {words}, image, owner);
   } else {
     std::uint32_t begin = image_cells, end = 0, named = 0;
     for (const CellSpan& span : spans) {
@@ -283,7 +283,7 @@ CompletionPtr OpenClKvStore::load_image(std::span<const CellSpan> spans, std::in
 
 Tensor OpenClKvStore::staging_for(const ImageWork& work) const {
   const auto words = static_cast<std::int64_t>((work.k_bytes + work.v_bytes) / work.word);
-  return Tensor::empty(device_, shape_.format->word, {words});
+  return Tensor::empty(device_, shape_.formats.word(), {words});
 }
 
 }  // namespace kvtrie

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <tuple>
 
 #include "ops/attention_variant.h"
 #include "ops/support.h"
@@ -13,22 +14,23 @@ namespace {
 // `kv`: rows of K and V on two axes, of which `kv_heads_axis` is the one of the heads.
 AttentionSizes sizes_of(const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(kv.k.dim(kv_heads_axis)),
-          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.value_dim()), kv.format};
+          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.value_dim()),
+          kv.latent_dim > 0 ? kv.formats.k : kv.formats};
 }
 
 void check_operands(const char* where, const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   check_device(where, "q", q);
   check_dtype(where, "q", q, DType::kFloat32);
   check_rank(where, "q", q, 3);
-  for (const auto& [name, tensor] : {std::pair("k", &kv.k), std::pair("v", &kv.v)}) {
+  for (const auto& [name, tensor, format] :
+       {std::tuple("k", &kv.k, kv.formats.k), std::tuple("v", &kv.v, kv.formats.v)}) {
     if (kv.latent_dim == 0 || tensor == &kv.k) check_same_device(where, name, *tensor, q);
     check_rank(where, name, *tensor, 3);
-    if (kv.format == nullptr || !kv.format->in_caches)
+    if (format == nullptr || !format->in_caches)
       fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed ", cell_format_names());
     require(tensor->dim(0) == kv.k.dim(0) && tensor->dim(1) == kv.k.dim(1), where, name, ": got ", describe(*tensor),
             ", allowed the first two sizes of k ", shown(kv.k.shape()));
   }
-  check_dtype(where, "v", kv.v, kv.k.dtype());
   require(kv.k_dim() == q.dim(2), where, "k: got ", describe(kv.k), ", allowed ", q.dim(2), " numbers per key as in q");
   require(q.dim(1) % kv.k.dim(kv_heads_axis) == 0, where, "q: got ", q.dim(1), " heads, allowed multiples of the ",
           kv.k.dim(kv_heads_axis), " KV heads");
@@ -37,7 +39,7 @@ void check_operands(const char* where, const Tensor& q, const LayerCells& kv, in
 // The rows of values: those of V, or of K from the first number of a latent on.
 Tensor values_of(const LayerCells& pool) {
   if (pool.latent_dim == 0) return pool.v;
-  const std::uint64_t before = pool.format->row_words(static_cast<std::uint64_t>(pool.k_dim() - pool.latent_dim));
+  const std::uint64_t before = pool.formats.k->row_words(static_cast<std::uint64_t>(pool.k_dim() - pool.latent_dim));
   const auto words = static_cast<std::int64_t>(pool.k.size());
   return pool.k.reshape({words}).slice(static_cast<std::int64_t>(before), words);
 }
@@ -45,8 +47,8 @@ Tensor values_of(const LayerCells& pool) {
 void check_latent(const char* where, const LayerCells& pool) {
   if (pool.latent_dim == 0) return;
   require(pool.latent_dim > 0 && pool.latent_dim <= pool.k_dim() && pool.v_dim() == 0 &&
-              (pool.k_dim() - pool.latent_dim) % pool.format->block_numbers == 0 &&
-              pool.latent_dim % pool.format->block_numbers == 0,
+              (pool.k_dim() - pool.latent_dim) % pool.formats.k->block_numbers == 0 &&
+              pool.latent_dim % pool.formats.k->block_numbers == 0,
           where, "latent_dim: got ", pool.latent_dim, ", allowed up to the ", pool.k_dim(),
           " numbers of a key, whole blocks of its format, without a V of its own");
 }
@@ -64,9 +66,11 @@ AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_a
 
 // As choose_attention_variant asks.
 bool aligned(const Tensor& q, const LayerCells& kv, const Tensor& values, const AttentionStrides& strides) {
-  const std::uint64_t words =
-      kv.k.offset() | values.offset() | strides.k_head | strides.k_cell | strides.v_head | strides.v_cell;
-  return q.offset() % 2 == 0 && words * kv.format->word_bytes() % 16 == 0;
+  const std::uint64_t k_words = kv.k.offset() | strides.k_head | strides.k_cell,
+                      v_words = values.offset() | strides.v_head | strides.v_cell;
+  const CellFormat& of_values = kv.latent_dim > 0 ? *kv.formats.k : *kv.formats.v;
+  return q.offset() % 2 == 0 && k_words * kv.formats.k->word_bytes() % 16 == 0 &&
+         v_words * of_values.word_bytes() % 16 == 0;
 }
 
 void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {
@@ -139,6 +143,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   constexpr const char* kWhere = "ops.attention";
   const LayerCells rows(k, v);
   check_operands(kWhere, q, rows, 1);
+  check_dtype(kWhere, "v", v, k.dtype());
   check_options(kWhere, options, q);
   if (mask.defined()) {
     check_same_device(kWhere, "mask", mask, q);

@@ -15,7 +15,7 @@ class SameBits {
   SameBits(const cl::DevicePtr& device, const AttentionSizes& sizes)
       : device_(device),
         sizes_(sizes),
-        pool_(LayerCells::zeros(device, *sizes.format, sizes.kv_heads, kCells, sizes.k_dim, sizes.v_dim)) {
+        pool_(LayerCells::zeros(device, sizes.formats, sizes.kv_heads, kCells, sizes.k_dim, sizes.v_dim)) {
     fill(pool_.k);
     fill(pool_.v);
     q_.resize(std::size_t{kRows} * sizes.heads * sizes.k_dim);
@@ -62,8 +62,8 @@ class SameBits {
   void fill(const Tensor& cells) {
     std::vector<float> numbers(std::size_t{kCells} * sizes_.kv_heads * sizes_.k_dim);
     for (float& value : numbers) value = normal_(random_);
-    std::vector<std::byte> bytes(sizes_.format->row_bytes(numbers.size()));
-    sizes_.format->store(numbers.data(), numbers.size(), bytes.data());
+    std::vector<std::byte> bytes(sizes_.formats.k->row_bytes(numbers.size()));
+    sizes_.formats.k->store(numbers.data(), numbers.size(), bytes.data());
     cells.copy_from_host(bytes.data());
   }
 
@@ -79,7 +79,7 @@ class SameBits {
 }  // namespace
 
 bool tensor_sizes(const AttentionSizes& sizes) noexcept {
-  return sizes.format == plain_format(DType::kFloat16) && sizes.k_dim == sizes.v_dim && sizes.k_dim % 16 == 0 &&
+  return sizes.formats == plain_format(DType::kFloat16) && sizes.k_dim == sizes.v_dim && sizes.k_dim % 16 == 0 &&
          sizes.k_dim >= 64 && sizes.k_dim <= 256;
 }
 

@@ -29,8 +29,13 @@ std::int32_t dividing_width(cl::Device& device, const AttentionSizes& sizes) {
 }
 
 std::string common_options(const AttentionSizes& sizes, bool masked) {
-  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, " -DCELL_FORMAT=", int{sizes.format->code},
+  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, format_option(sizes.formats),
               " -DMASKED=", masked ? 1 : 0);
+}
+
+std::string options_of_merge(const AttentionSizes& sizes) {
+  const CellFormat& values = *sizes.formats.v;
+  return join("-DV_DIM=", sizes.v_dim, values.turned ? join(" -DV_FORMAT=", int{values.code}) : std::string());
 }
 
 AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::int32_t lanes) {
@@ -38,7 +43,7 @@ AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::in
   variant.program = "attention_group";
   variant.lanes = lanes;
   variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
-  variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", lanes);
+  variant.merge_options = join(options_of_merge(sizes), " -DLANES=", lanes);
   return variant;
 }
 
@@ -97,17 +102,17 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   variant.options =
       join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DATTENTION_VW=", width,
            " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);
-  variant.merge_options = join("-DV_DIM=", sizes.v_dim);
+  variant.merge_options = options_of_merge(sizes);
   return variant;
 }
 
 bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
                     bool masked) {
   const SmallCase test(sizes);
-  auto k_bytes = kept(test.k, *sizes.format), v_bytes = kept(test.v, *sizes.format);
+  auto k_bytes = kept(test.k, *sizes.formats.k), v_bytes = kept(test.v, *sizes.formats.v);
   const Tensor q = Tensor::from_host(device, DType::kFloat32, {9, sizes.heads, sizes.k_dim}, test.q.data());
   const LayerCells pool =
-      LayerCells::zeros(device, *sizes.format, sizes.kv_heads, test.cells, sizes.k_dim, sizes.v_dim);
+      LayerCells::zeros(device, sizes.formats, sizes.kv_heads, test.cells, sizes.k_dim, sizes.v_dim);
   pool.k.copy_from_host(k_bytes.data());
   pool.v.copy_from_host(v_bytes.data());
   AttentionOptions options;
@@ -127,12 +132,13 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
       AttentionLaunch::run(variant, sizes, strides, q, pool.k, pool.v, mask_tensor, upload_plan(device, plan), options);
   std::vector<float> got(out.size()), wanted(out.size());
   out.copy_to_host(got.data());
-  const auto on_host = [&](std::vector<std::byte>& bytes, std::int32_t dim) {
-    return reference::HostPool{bytes.data(), sizes.format, static_cast<std::uint32_t>(sizes.kv_heads), test.cells,
+  const auto on_host = [&](std::vector<std::byte>& bytes, const CellFormat* format, std::int32_t dim) {
+    return reference::HostPool{bytes.data(), format, static_cast<std::uint32_t>(sizes.kv_heads), test.cells,
                                static_cast<std::uint32_t>(dim)};
   };
-  reference::attend_spans(test.q, on_host(k_bytes, sizes.k_dim), on_host(v_bytes, sizes.v_dim),
-                          static_cast<std::uint32_t>(sizes.heads), test.queries, {0.0f, 0.0f, test.sinks}, wanted);
+  reference::attend_spans(test.q, on_host(k_bytes, sizes.formats.k, sizes.k_dim),
+                          on_host(v_bytes, sizes.formats.v, sizes.v_dim), static_cast<std::uint32_t>(sizes.heads),
+                          test.queries, {0.0f, 0.0f, test.sinks}, wanted);
   return all_close(got, wanted, 1e-5f);
 }
 

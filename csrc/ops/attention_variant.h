@@ -17,10 +17,10 @@ inline constexpr std::int32_t kMaxTileRows = 32;  // MAX_ROWS of kernels/attenti
 
 struct AttentionSizes {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
-  const CellFormat* format = nullptr;
+  CellFormats formats;
 };
 
-// Words of the format between heads and between cells.
+// Words of each one's format between heads and between cells.
 struct AttentionStrides {
   std::uint64_t k_head = 0, k_cell = 0, v_head = 0, v_cell = 0;
 };

@@ -19,6 +19,11 @@ void check_values(const char* where, const char* name, const Tensor& tensor, con
   if (!none) check_same_device(where, name, tensor, other);
 }
 
+void check_kept(const char* where, const char* name, const Tensor& cells, const CellFormat* format) {
+  if (format == nullptr || !format->in_caches || cells.dtype() != format->word)
+    fail(ErrorKind::kType, where, name, ": got ", describe(cells), ", allowed ", cell_format_names());
+}
+
 void check_runs(const char* where, const CellRuns& runs, const LayerCells& pool) {
   require(runs.count() > 0, where, "runs: got none, allowed 1 or more");
   require(runs.end_cell() <= pool.cells(), where, "runs: got cells up to ", runs.end_cell(), ", allowed ",
@@ -45,11 +50,13 @@ void check_rows(const char* where, const char* name, const Tensor& rows, std::in
 void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs,
                  std::uint64_t k_base, std::uint64_t v_base) {
   check_same_device(where, "image", image, pool.k);
-  check_dtype(where, "image", image, pool.format->word);
+  check_dtype(where, "image", image, pool.formats.word());
   check_rank(where, "image", image, 1);
   const auto rows = static_cast<std::uint64_t>(runs.row_count(static_cast<std::uint32_t>(pool.kv_heads())));
-  const std::uint64_t k_end = k_base + rows * static_cast<std::uint64_t>(pool.k.dim(2));
-  const std::uint64_t v_end = v_base + rows * static_cast<std::uint64_t>(pool.v.dim(2));
+  const auto words = [&](const Tensor& cells, const CellFormat& format) {
+    return rows * static_cast<std::uint64_t>(cells.dim(2)) * (format.word_bytes() / pool.formats.word_bytes());
+  };
+  const std::uint64_t k_end = k_base + words(pool.k, *pool.formats.k), v_end = v_base + words(pool.v, *pool.formats.v);
   require(std::max(k_end, v_end) <= image.size(), where, "image: got ", image.size(), " elements, allowed at least ",
           std::max(k_end, v_end));
 }
@@ -59,7 +66,7 @@ std::uint64_t moved_bytes(const LayerCells& pool, const CellRuns& runs) {
 }
 
 LinearRows in_image(const Tensor& image, std::uint64_t k_base, std::uint64_t v_base, const LayerCells& pool) {
-  return {*pool.format, image, image.offset() + k_base, image, image.offset() + v_base};
+  return {pool.formats, image, image.offset() + k_base, image, image.offset() + v_base};
 }
 
 // Joins spans and copies into one order of staging rows: a batch is safe when no source lies where it writes.
@@ -74,30 +81,30 @@ struct Hull {
 
 }  // namespace
 
-LayerCells LayerCells::zeros(const cl::DevicePtr& device, const CellFormat& format, std::int64_t kv_heads,
+LayerCells LayerCells::zeros(const cl::DevicePtr& device, const CellFormats& formats, std::int64_t kv_heads,
                              std::int64_t cells, std::int64_t k_dim, std::int64_t v_dim) {
-  const auto rows = [&](std::int64_t dim) {
+  const auto rows = [&](const CellFormat& format, std::int64_t dim) {
     const auto words = static_cast<std::int64_t>(format.row_words(static_cast<std::uint64_t>(dim)));
     return Tensor::zeros(device, format.word, {kv_heads, cells, words});
   };
-  LayerCells pool(rows(k_dim), rows(v_dim));
-  pool.format = &format;
+  LayerCells pool(rows(*formats.k, k_dim), rows(*formats.v, v_dim));
+  pool.formats = formats;
   return pool;
 }
 
 std::uint64_t LayerCells::bytes_per_cell() const {
-  const auto bytes = [this](std::int64_t dim) { return format->row_bytes(static_cast<std::uint64_t>(dim)); };
-  return static_cast<std::uint64_t>(kv_heads()) * (bytes(k_dim()) + bytes(v_dim()));
+  const std::uint64_t bytes = formats.k->row_bytes(static_cast<std::uint64_t>(k_dim())) +
+                              formats.v->row_bytes(static_cast<std::uint64_t>(v_dim()));
+  return static_cast<std::uint64_t>(kv_heads()) * bytes;
 }
 
 void check_pool(const char* where, const LayerCells& pool) {
   check_device(where, "k_pool", pool.k);
   check_rank(where, "k_pool", pool.k, 3);
-  if (pool.format == nullptr || !pool.format->in_caches || pool.k.dtype() != pool.format->word)
-    fail(ErrorKind::kType, where, "k_pool: got ", describe(pool.k), ", allowed ", cell_format_names());
+  check_kept(where, "k_pool", pool.k, pool.formats.k);
   check_values(where, "v_pool", pool.v, pool.k);
   check_rank(where, "v_pool", pool.v, 3);
-  check_dtype(where, "v_pool", pool.v, pool.k.dtype());
+  check_kept(where, "v_pool", pool.v, pool.formats.v);
   require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
           ", allowed the KV heads and cells of k_pool ", shown(pool.k.shape()));
 }
@@ -168,21 +175,21 @@ void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const Laye
   check_rows(kWhere, "k", k, pool.k_dim(), pool, runs, order);
   check_rows(kWhere, "v", v, pool.v_dim(), pool, runs, order);
   check_dtype(kWhere, "v", v, k.dtype());
-  launch_load({*plain_format(k.dtype()), k, k.offset(), v, v.offset()}, runs, pool, 0);
+  launch_load({plain_format(k.dtype()), k, k.offset(), v, v.offset()}, runs, pool, 0);
 }
 
 std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowLayout layout) {
   constexpr const char* kWhere = "ops.gather_rows";
   check_pool(kWhere, pool);
   check_runs(kWhere, runs, pool);
-  const DType dtype = pool.format->rows;
+  const CellFormats given(plain_format(pool.formats.k->rows), plain_format(pool.formats.v->rows));
   const std::int64_t rows = runs.cells() + layout.spare;
-  const auto empty = [&](std::uint32_t dim) {
-    return Tensor::empty(pool.k.device(), dtype, row_shape(rows, pool.kv_heads(), dim, layout.order));
+  const auto empty = [&](const CellFormat& format, std::int64_t dim) {
+    return Tensor::empty(pool.k.device(), format.rows, row_shape(rows, pool.kv_heads(), dim, layout.order));
   };
-  const Tensor k = empty(pool.k_dim()), v = empty(pool.v_dim());
+  const Tensor k = empty(*given.k, pool.k_dim()), v = empty(*given.v, pool.v_dim());
   check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs, layout.order);
-  launch_store(pool, runs, {*plain_format(dtype), k, 0, v, 0}, 0);
+  launch_store(pool, runs, {given, k, 0, v, 0}, 0);
   return {k, v};
 }
 
@@ -256,7 +263,7 @@ void copy_cells(const LayerCells& pool, const CellCopies& copies) {
   const std::int64_t rows = copies.largest_batch_ * pool.kv_heads();
   const Tensor k = Tensor::empty(pool.k.device(), pool.k.dtype(), {rows * pool.k.dim(2)});
   const Tensor v = Tensor::empty(pool.k.device(), pool.v.dtype(), {rows * pool.v.dim(2)});
-  const LinearRows staged{*pool.format, k, 0, v, 0};
+  const LinearRows staged{pool.formats, k, 0, v, 0};
   for (const CellCopies::Batch& batch : copies.batches_) {
     launch_store(pool, batch.out, staged, 0);
     launch_load(staged, batch.in, pool, moved_bytes(pool, batch.in));

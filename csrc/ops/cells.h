@@ -1,6 +1,6 @@
 // Copies between the cells of a pool and everything else, for one layer at a time.
 //
-// Concept. A pool holds a row of K and a row of V for each KV head and cell, kept in the pool's format
+// Concept. A pool holds a row of K and a row of V for each KV head and cell, kept in the pool's formats
 // (base/cell_format.h). Outside the pool, rows lie in linear memory described by a table of runs, in units of *rows*,
 // so that one table serves K, V and every layer. The row of the run's i-th cell for head h is number
 //
@@ -11,7 +11,7 @@
 //     images in sections of 64 tokens:        row = section start * kv_heads + first token, head_stride = tokens of the
 //                                             section, token_stride = 1   (cache/cell_image.h)
 //
-// Images are in the pool's format, and copied bit by bit; so are rows of tensors where the format keeps numbers of
+// Images are in the pool's formats, and copied bit by bit; so are rows of tensors where the format keeps numbers of
 // their dtype as they are. Others are converted with round-to-nearest-even. Commands keep queue order.
 //
 // Counters::kv_bytes_moved counts copies between cells and between tiers (copy_cells, store_image, load_image). Storing
@@ -30,37 +30,37 @@
 
 namespace kvtrie::ops {
 
-// K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of the format. v_dim may be 0: V then has
-// no elements, here and in every tensor of V rows. Attention then has nothing to weigh, unless keys are *latent*: the
-// last `latent_dim` numbers of a key are its value, too, so that one row is read for both (multi-head latent attention,
-// DeepSeek-AI 2024, arXiv 2405.04434). What rotates stands at the front of a key:
+// K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of each one's format. v_dim may be 0: V
+// then has no elements, here and in every tensor of V rows. Attention then has nothing to weigh, unless keys are
+// *latent*: the last `latent_dim` numbers of a key are its value, too, so that one row is read for both (multi-head
+// latent attention, DeepSeek-AI 2024, arXiv 2405.04434). What rotates stands at the front of a key:
 //
 //     row of K   [ rotated | latent ]        k_dim = rotated + latent_dim
 //                          '-- value --'
 struct LayerCells {
   Tensor k, v;
-  const CellFormat* format = nullptr;  // null: there is none for the dtype, and every operation says so
-  std::int64_t latent_dim = 0;         // 0: values are rows of V
+  CellFormats formats;          // null: there is none for the dtype, and every operation says so
+  std::int64_t latent_dim = 0;  // 0: values are rows of V
 
   LayerCells() = default;
   // Numbers as they are: a row of K is k_dim numbers of K's dtype, likewise V.
   LayerCells(Tensor k_rows, Tensor v_rows)
-      : k(std::move(k_rows)), v(std::move(v_rows)), format(plain_format(k.dtype())) {}
+      : k(std::move(k_rows)), v(std::move(v_rows)), formats(plain_format(k.dtype()), plain_format(v.dtype())) {}
   // Zeros. Throws what Tensor::zeros throws.
-  static LayerCells zeros(const cl::DevicePtr& device, const CellFormat& format, std::int64_t kv_heads,
+  static LayerCells zeros(const cl::DevicePtr& device, const CellFormats& formats, std::int64_t kv_heads,
                           std::int64_t cells, std::int64_t k_dim, std::int64_t v_dim);
 
   // REQUIRES of these: a format and two tensors of three axes.
   std::int64_t kv_heads() const { return k.dim(0); }
   std::int64_t cells() const { return k.dim(1); }
-  std::int64_t k_dim() const { return dim_of(k); }
-  std::int64_t v_dim() const { return dim_of(v); }
+  std::int64_t k_dim() const { return dim_of(k, *formats.k); }
+  std::int64_t v_dim() const { return dim_of(v, *formats.v); }
   std::int64_t value_dim() const { return latent_dim > 0 ? latent_dim : v_dim(); }  // of what attention adds up
   std::uint64_t bytes_per_cell() const;                                             // K and V of one cell in this layer
 
  private:
-  std::int64_t dim_of(const Tensor& rows) const {
-    return static_cast<std::int64_t>(format->dim_of(static_cast<std::uint64_t>(rows.dim(2))));
+  static std::int64_t dim_of(const Tensor& rows, const CellFormat& format) {
+    return static_cast<std::int64_t>(format.dim_of(static_cast<std::uint64_t>(rows.dim(2))));
   }
 };
 // Throws kArgument or kType naming `k_pool` or `v_pool` unless kernels take this pool.
@@ -114,12 +114,12 @@ class CellRuns {
 void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool,
               RowOrder order = RowOrder::kTokensFirst);
 
-// The rows of `runs` (of_spans, of the same layout) in the dtype that the format gives back: [n, kv_heads, k_dim] and
+// The rows of `runs` (of_spans, of the same layout) in the dtypes that the formats give back: [n, kv_heads, k_dim] and
 // [n, kv_heads, v_dim], or [kv_heads, n, ...], where n counts the spare rows, too.
 std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowLayout layout = {});
 
-// Between the pool and `image`, one-dimensional, in words of the pool's format. K starts at word `k_base`, V at
-// `v_base`.
+// Between the pool and `image`, one-dimensional, in words of the pool's formats (CellFormats::word). K starts at word
+// `k_base`, V at `v_base`.
 void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
                  std::uint64_t v_base);
 void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,

@@ -8,10 +8,10 @@
 
 namespace kvtrie::ops {
 
-// Rows in linear memory: K from word `k_base` of `k` on, V likewise. They are kept as in the pool and copied bit by
+// Rows in linear memory: K from element `k_base` of `k` on, V likewise. They are kept as in the pool and copied bit by
 // bit, or are plain numbers.
 struct LinearRows {
-  const CellFormat& format;
+  CellFormats formats;
   const Tensor& k;
   std::uint64_t k_base;
   const Tensor& v;

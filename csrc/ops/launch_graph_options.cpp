@@ -77,7 +77,9 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
   for (const Launch& launch : launches) {
     const std::int32_t form = forms.of(launch);
     const std::string number = form > 0 ? cat("_FORM", form) : "";
-    for (const auto& [name, value] : options_by_name(launch)) {
+    auto own = options_by_name(launch);
+    if (own.contains("CELL_FORMAT")) own.emplace("V_FORMAT", own["CELL_FORMAT"]);  // as kernels/cell_format.clh has it
+    for (const auto& [name, value] : own) {
       if (name == "OP" || name == "LANES") continue;  // graphs have all of the one, and 1 of the other
       if (!options.add(name + number, value, reason)) return std::nullopt;
     }

@@ -11,7 +11,7 @@ namespace kvtrie::ops {
 namespace {
 
 std::string options_of(const LayerCells& pool) {
-  return join("-DK_DIM=", pool.k_dim(), " -DCELL_FORMAT=", int{pool.format->code}, row_option(*pool.k.device()),
+  return join("-DK_DIM=", pool.k_dim(), format_option(pool.formats), row_option(*pool.k.device()),
               " -DLANES=", lanes_for(*pool.k.device()));
 }
 
@@ -110,10 +110,10 @@ struct SmallRows {
   }
 };
 
-bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, const CellFormat& format, bool interleaved) {
-  const SmallQkv small(k_dim, interleaved, format.block_numbers);
-  const SmallRows k(format, k_dim), v(format, small.v_dim);
-  const LayerCells pool = LayerCells::zeros(device, format, SmallQkv::kKvHeads, SmallQkv::kCells, k_dim, small.v_dim);
+bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, const CellFormats& formats, bool interleaved) {
+  const SmallQkv small(k_dim, interleaved, formats.v->block_numbers);
+  const SmallRows k(*formats.k, k_dim), v(*formats.v, small.v_dim);
+  const LayerCells pool = LayerCells::zeros(device, formats, SmallQkv::kKvHeads, SmallQkv::kCells, k_dim, small.v_dim);
   pool.k.copy_from_host(k.bytes.data());
   pool.v.copy_from_host(v.bytes.data());
   const auto upload = [&](const std::vector<float>& values, Shape shape) {
@@ -143,7 +143,7 @@ void launch_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool, 
   const cl::DevicePtr& device = qkv.device();
   const auto k_dim = static_cast<std::int32_t>(pool.k_dim());
   require_variant(device, "qkv " + options_of(pool), [&] {
-    return qkv_agrees(device, k_dim, *pool.format, false) && qkv_agrees(device, k_dim, *pool.format, true);
+    return qkv_agrees(device, k_dim, pool.formats, false) && qkv_agrees(device, k_dim, pool.formats, true);
   });
   enqueue_qkv(qkv, rows, pool, options, q);
 }

@@ -17,7 +17,7 @@ struct Key {
 
 // Properties that all keys have in common.
 struct Kept {
-  const CellFormat* format = nullptr;
+  CellFormats formats;
   std::uint32_t k_dim = 0, v_dim = 0;
 };
 
@@ -30,7 +30,7 @@ void attend_row(const float* q, const std::vector<Key>& keys, const Kept& kept, 
   double top = params.sinks.empty() ? -std::numeric_limits<double>::infinity() : params.sinks[head];
   for (std::size_t i = 0; i < keys.size(); ++i) {
     double dot = 0.0;
-    kept.format->load(keys[i].k, kept.k_dim, row.data());
+    kept.formats.k->load(keys[i].k, kept.k_dim, row.data());
     for (std::uint32_t d = 0; d < kept.k_dim; ++d) dot += static_cast<double>(q[d]) * row[d];
     dot *= scale;
     if (params.softcap > 0.0f) dot = params.softcap * std::tanh(dot / params.softcap);
@@ -43,7 +43,7 @@ void attend_row(const float* q, const std::vector<Key>& keys, const Kept& kept, 
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const double weight = std::exp(scores[i] - top);
     sum += weight;
-    kept.format->load(keys[i].v, kept.v_dim, row.data());
+    kept.formats.v->load(keys[i].v, kept.v_dim, row.data());
     for (std::uint32_t d = 0; d < kept.v_dim; ++d) total[d] += weight * row[d];
   }
   for (std::uint32_t d = 0; d < kept.v_dim; ++d) out[d] = sum == 0.0 ? 0.0f : static_cast<float>(total[d] / sum);
@@ -93,7 +93,7 @@ void attend_spans(std::span<const float> q, const HostPool& k, const HostPool& v
       for (std::uint32_t head = 0; head < heads; ++head) {
         const std::vector<Key> keys = keys_of(query, i, head / group, k, v);
         const std::size_t line = (std::size_t{query.row} + i) * heads + head;
-        attend_row(&q[line * k.dim], keys, {k.format, k.dim, v_dim}, params, head, &out[line * v_dim]);
+        attend_row(&q[line * k.dim], keys, {{k.format, v.format}, k.dim, v_dim}, params, head, &out[line * v_dim]);
       }
     }
   }

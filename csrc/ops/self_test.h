@@ -36,7 +36,7 @@ bool all_close(std::span<const float> got, std::span<const float> wanted, float 
 struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   std::int32_t latent_dim = 0;  // as LayerCells has it
-  const CellFormat* kv_format = plain_format(DType::kFloat16);
+  CellFormats kv_formats = plain_format(DType::kFloat16);
   WeightDType weight_dtype = WeightDType::kFloat32;  // quantised: with an embedding table of float16
   std::optional<Activation> gated;                   // of blocks whose gate and up go through matmul_gated
   Precision precision = Precision::kAuto;            // of products

@@ -74,6 +74,11 @@ std::int32_t row_width(cl::Device& device) { return std::min(vector_width(device
 
 std::string row_option(cl::Device& device) { return join(" -DROW_VW=", row_width(device)); }
 
+std::string format_option(const CellFormats& formats) {
+  const std::string of_k = join(" -DCELL_FORMAT=", int{formats.k->code});
+  return formats.alike() ? of_k : of_k + join(" -DV_FORMAT=", int{formats.v->code});
+}
+
 int storage_code(DType dtype) {
   const CellFormat* format = plain_format(dtype);
   if (format != nullptr) return format->code;

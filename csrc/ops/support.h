@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/cell_format.h"
 #include "base/error.h"
 #include "ops/family.h"
 #include "tensor/tensor.h"
@@ -73,6 +74,8 @@ std::string join(const Texts&... texts) {
 
 // The -D value that names a storage dtype in kernels: 0 float32, 1 float16, 2 bfloat16.
 int storage_code(DType dtype);
+// -D options of kernels that know how K and V are kept (kernels/cell_format.clh).
+std::string format_option(const CellFormats& formats);
 
 // Appends values that are made of int32 to a table of the device; returns where they begin.
 template <class Values>

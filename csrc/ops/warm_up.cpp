@@ -28,7 +28,7 @@ void warm_up_small(const cl::DevicePtr& device, DType table_dtype) {
 }
 
 LayerCells pool_of(const cl::DevicePtr& device, const WarmUp& spec, std::int64_t cells) {
-  LayerCells pool = LayerCells::zeros(device, *spec.kv_format, spec.kv_heads, cells, spec.k_dim, spec.v_dim);
+  LayerCells pool = LayerCells::zeros(device, spec.kv_formats, spec.kv_heads, cells, spec.k_dim, spec.v_dim);
   pool.latent_dim = spec.latent_dim;
   return pool;
 }

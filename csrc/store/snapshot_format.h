@@ -53,7 +53,7 @@ struct SnapshotCache {
     kOthers = 128
   };  // from there on: of states, not ours
   Kind kind = Kind::kAttention;
-  std::uint8_t dtype = 0;           // the code of a CellFormat (base/cell_format.h)
+  std::uint8_t dtype = 0;           // the code of CellFormats (base/cell_format.h)
   std::vector<std::int64_t> shape;  // numbers listed in docs/format.md for each kind; at most 64 + layers
   bool operator==(const SnapshotCache&) const = default;
 };

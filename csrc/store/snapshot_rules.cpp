@@ -78,7 +78,7 @@ BrokenRule broken_tokens(const SnapshotHeader& header) {
 }
 
 const char* known_formats() {
-  static const std::string codes = cat("0 to ", cell_formats().size() - 1);
+  static const std::string codes = cat("0 to ", cell_formats().size() - 1, ", or of two");
   return codes.c_str();
 }
 
@@ -87,7 +87,7 @@ BrokenRule broken_cache(const std::vector<SnapshotCache>& caches, std::size_t i)
   if (cache.kind != Kind::kAttention && cache.kind != Kind::kRecurrent && cache.kind < Kind::kOthers) {
     return unknown("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "1, 2, or 128 and more");
   }
-  if (cache.dtype >= cell_formats().size()) return unknown("caches", i, ".dtype", cache.dtype, known_formats());
+  if (!cell_formats_of(cache.dtype)) return unknown("caches", i, ".dtype", cache.dtype, known_formats());
   if (i > 0 && cache.kind == Kind::kAttention && caches[i - 1].kind != Kind::kAttention) {
     return wrong("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "attention caches first");
   }

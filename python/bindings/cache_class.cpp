@@ -34,18 +34,29 @@ bool is_dtype(const std::string& name) {
   }
 }
 
-}  // namespace
-
-const CellFormat* to_cell_format(py::handle dtype, std::string_view where) {
+CellFormats to_one_or_two(py::handle dtype, std::string_view where) {
   if (PyUnicode_Check(dtype.ptr())) {
     const std::string asked(to_text(dtype, where, "dtype"));
-    if (const CellFormat* named = find_cell_format(asked)) return named;
-    if (!is_dtype(asked)) fail(ErrorKind::kType, where, "dtype: got ", asked, ", allowed ", cell_format_names());
+    if (const auto named = find_cell_formats(asked)) return *named;
+    if (!is_dtype(asked)) fail(ErrorKind::kType, where, "dtype: got ", asked, ", allowed ", cell_formats_names());
   }
   const char* name = name_of(to_dtype(dtype, where));  // numpy dtypes, and names that are none
   const CellFormat* format = find_cell_format(name);
-  require(format != nullptr, where, "dtype: got ", name, ", allowed ", cell_format_names());
+  require(format != nullptr, where, "dtype: got ", name, ", allowed ", cell_formats_names());
   return format;
+}
+
+}  // namespace
+
+CellFormats to_cell_formats(py::handle dtype, std::string_view where) {
+  if (!PyTuple_Check(dtype.ptr()) && !PyList_Check(dtype.ptr())) return to_one_or_two(dtype, where);
+  const std::vector<py::object> pair =
+      binding::to_items(py::reinterpret_borrow<py::object>(dtype), where, "dtype", "two formats, of K and of V");
+  require(pair.size() == 2, where, "dtype: got ", pair.size(), " formats, allowed one, or two for K and V");
+  const CellFormats k = to_one_or_two(pair[0], where), v = to_one_or_two(pair[1], where);
+  require(k.alike() && v.alike(), where, "dtype: got a pair of ", k.name(), " and ", v.name(),
+          ", allowed one format for K and one for V");
+  return {k.k, v.v};
 }
 
 std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where) {

@@ -20,7 +20,8 @@ namespace kvtrie::binding {
 
 // A number of layers (0 to n - 1), or the layers themselves.
 std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where);
-const CellFormat* to_cell_format(py::handle dtype, std::string_view where);  // a name, or a numpy dtype
+// How K and V are kept: a name or a numpy dtype, "K/V", or a pair of the former.
+CellFormats to_cell_formats(py::handle dtype, std::string_view where);
 // `device`: as to_placement, or "null" for a store that keeps nothing.
 std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where);
 Placement placement_of(KvStore& store);                       // where it takes its tensors

@@ -34,9 +34,9 @@ Typed<"int | None"> limit_to_python(std::int32_t limit) {
 
 CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
                     const Typed<"int">& capacity, const Typed<"int | None">& v_head_dim,
-                    const Typed<"int | None">& latent_dim, const Typed<"str">& dtype, const Typed<"int | None">& window,
-                    const Typed<"int | None">& memory, const Typed<"int | None">& chunk, const Typed<"Rope">& rope,
-                    const Typed<"Place">& device) {
+                    const Typed<"int | None">& latent_dim, const Typed<"str | tuple[str, str]">& dtype,
+                    const Typed<"int | None">& window, const Typed<"int | None">& memory,
+                    const Typed<"int | None">& chunk, const Typed<"Rope">& rope, const Typed<"Place">& device) {
   CausalCache::Options options;
   options.visibility = {to_limit(window, "window"), to_limit(chunk, "chunk")};
   options.memory = to_limit(memory, "memory");
@@ -51,7 +51,7 @@ CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& k
   shape.v_dim = v_head_dim.is_none() ? (shape.latent_dim > 0 ? 0 : shape.k_dim)
                                      : static_cast<std::uint32_t>(to_int32(v_head_dim, "CausalCache", "v_head_dim", 0));
   shape.cells = to_count(capacity, "capacity");
-  shape.format = to_cell_format(dtype, "CausalCache");
+  shape.formats = to_cell_formats(dtype, "CausalCache");
   std::unique_ptr<KvStore> store = make_kv_store(shape, device, "CausalCache");
   return CausalCache::create(std::move(store), std::move(options));
 }
@@ -97,7 +97,7 @@ void set_causal(CausalCache& self, const Typed<"Integers">& except) {
 std::string representation(const CausalCache& self) {
   const KvShape& shape = self.shape();
   return cat("<kvtrie.CausalCache ", shape.layers, " layers, ", shape.kv_heads, " x ", shape.k_dim, ", ",
-             shape.format->name, ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
+             shape.formats.name(), ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
 }
 
 using Class = CacheClass<CausalCache>;
@@ -115,7 +115,7 @@ void add_properties(Class& c) {
       [](const CausalCache& self) { return limit_to_python(static_cast<std::int32_t>(self.shape().latent_dim)); },
       "Numbers at the end of each key that are its value, too; None where values are rows of V.");
   c.def_property_readonly(
-      "dtype", [](const CausalCache& self) { return self.shape().format->name; }, "How K and V are kept.");
+      "dtype", [](const CausalCache& self) { return self.shape().formats.name(); }, "How K and V are kept.");
   c.def_property_readonly(
       "window", [](const CausalCache& self) { return limit_to_python(self.visibility().window); },
       "Keys that a query sees, its own included; None without a window.");
@@ -150,7 +150,7 @@ before, and a new step begins without; once a layer was attended, other rows rai
         "Stores this step's K [tokens, kv_heads, head_dim] and V [tokens, kv_heads, v_head_dim] of one layer, once.");
   c.def("get", &get, py::arg("layer"), R"(This step's history as (k, v, mask), for models that do their own attention.
 
-k and v are copies [n, kv_heads, dim] in the cache's dtype (q8_0: float32), of what at least one row sees; mask float32
+k and v are copies [n, kv_heads, dim] in the cache's dtypes (q8_0, q4h: float32), of what at least one row sees; mask float32
 [tokens, n] is 0 where a row sees a key, else -inf.)");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
         py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
@@ -208,7 +208,7 @@ It holds its cells until it goes; several holders share cells without a copy.)")
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``, ``v_head_dim``
 (default: head_dim): the shape of K and V. ``latent_dim``: no V is kept, and the last so many numbers of a key are its
 value, too, as in multi-head latent attention; v is then put with 0 numbers. ``capacity``: cells, that is tokens. ``dtype``: how K and V are stored,
-"float16", "float32" or "q8_0" (8.5 bits a number, head sizes that are multiples of 32). ``rope``: None, a dict (base, dims, scaling, interleaved; as in ``ops.rope``) or a list with one
+"float16", "float32", "q8_0" or "q4h" (8.5 and 4.5 bits a number, head sizes that are multiples of 32), or a pair, also as "K/V"; with ``latent_dim``, one for both. ``rope``: None, a dict (base, dims, scaling, interleaved; as in ``ops.rope``) or a list with one
 for each layer; needed only to remove tokens from the middle. ``window``: queries see that many keys, their own included.
 ``chunk``: queries see the tokens of their own chunk only. With either, a sequence releases what none of its later
 queries sees; ``memory`` (with a window) is how many keys it keeps instead, its next one included, so that it can be cut and

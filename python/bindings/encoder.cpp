@@ -14,14 +14,14 @@ using Class = CacheClass<EncoderCache>;
 
 std::shared_ptr<EncoderCache> make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& kv_heads,
                                          const Typed<"int">& head_dim, const Typed<"int">& capacity,
-                                         const Typed<"str">& dtype, const Typed<"Place">& device) {
+                                         const Typed<"str | tuple[str, str]">& dtype, const Typed<"Place">& device) {
   std::vector<std::int32_t> numbers = to_layers(layers, kClass);
   KvShape shape;
   shape.layers = static_cast<std::uint32_t>(numbers.size());
   shape.kv_heads = static_cast<std::uint32_t>(to_int32(kv_heads, kClass, "kv_heads", 1));
   shape.k_dim = shape.v_dim = static_cast<std::uint32_t>(to_int32(head_dim, kClass, "head_dim", 1));
   shape.cells = static_cast<Cell>(to_int32(capacity, kClass, "capacity", 1));
-  shape.format = to_cell_format(dtype, kClass);
+  shape.formats = to_cell_formats(dtype, kClass);
   std::unique_ptr<KvStore> store = make_kv_store(shape, device, kClass);
   return EncoderCache::create(std::move(store), std::move(numbers));
 }
@@ -75,7 +75,7 @@ void add_properties(Class& c) {
   c.def_property_readonly(
       "head_dim", [](const EncoderCache& self) { return self.shape().k_dim; }, "Numbers per head of K and of V.");
   c.def_property_readonly(
-      "dtype", [](const EncoderCache& self) { return self.shape().format->name; }, "How K and V are kept.");
+      "dtype", [](const EncoderCache& self) { return self.shape().formats.name(); }, "How K and V are kept.");
   c.def_property_readonly("capacity", &EncoderCache::capacity, "Cells in all; an item takes one for each of its rows.");
   c.def_property_readonly("free_cells", &EncoderCache::free_cells, "Cells that can be claimed now.");
   c.def_property_readonly("nbytes", &EncoderCache::nbytes, "Bytes of K and V of all cells.");
@@ -143,7 +143,7 @@ It holds the cells of the item that stands there, if any, until it goes; several
 
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``: the shape of K and V.
 ``capacity``: cells, one for each row that an encoder puts out, of all items that live at once. ``dtype``: how K and V are
-stored, "float16", "float32" or "q8_0" (head sizes that are multiples of 32). ``device``: a ``Device``, part of a name, or None for the best one; "host" is a plain
+stored, "float16", "float32", "q8_0" or "q4h" (head sizes that are multiples of 32), or a pair. ``device``: a ``Device``, part of a name, or None for the best one; "host" is a plain
 reference in host memory and "null" stores nothing, both for tests.
 
 An item stands at a position of its sequence's text and lives and goes with the token there; every query of the sequence
@@ -157,7 +157,7 @@ sees all of it. A sequence has its latest item only. Any thread may call.)");
   c.def("__repr__", [](const EncoderCache& self) {
     const KvShape& shape = self.shape();
     return cat("<kvtrie.EncoderCache ", shape.layers, " layers, ", shape.kv_heads, " x ", shape.k_dim, ", ",
-               shape.format->name, ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
+               shape.formats.name(), ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
   });
   refuse_pickling(c, "making it again from its arguments: the K/V stay on the device");
 }

@@ -34,7 +34,7 @@ py::list caches_of(const SnapshotHeader& header) {
     py::list shape;
     for (const std::int64_t number : cache.shape) shape.append(number);
     const bool attention = cache.kind == SnapshotCache::Kind::kAttention;
-    caches.append(py::make_tuple(attention ? "attention" : "recurrent", cell_formats()[cache.dtype].name, shape));
+    caches.append(py::make_tuple(attention ? "attention" : "recurrent", cell_formats_of(cache.dtype)->name(), shape));
   }
   return caches;
 }

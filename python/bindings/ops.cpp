@@ -104,9 +104,9 @@ std::vector<Tensor> split(const Typed<"ArrayLike">& x, const Typed<"Integers">& 
 }
 
 void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Typed<"int">& head_dim,
-             const Typed<"int | None">& v_head_dim, const Typed<"str">& dtype, const Typed<"str">& weight_dtype,
-             const Typed<"str | None">& activation, const Typed<"Place">& device, const Typed<"str">& precision,
-             const Typed<"int | None">& latent_dim) {
+             const Typed<"int | None">& v_head_dim, const Typed<"str | tuple[str, str]">& dtype,
+             const Typed<"str">& weight_dtype, const Typed<"str | None">& activation, const Typed<"Place">& device,
+             const Typed<"str">& precision, const Typed<"int | None">& latent_dim) {
   constexpr const char* kWhere = "warm_up";
   ops::WarmUp spec;
   spec.heads = to_int32(heads, kWhere, "heads", 1);
@@ -116,7 +116,7 @@ void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Type
   const bool latent = spec.latent_dim > 0;
   spec.v_dim =
       v_head_dim.is_none() ? (latent ? 0 : spec.k_dim) : to_int32(v_head_dim, kWhere, "v_head_dim", latent ? 0 : 1);
-  spec.kv_format = to_cell_format(dtype, kWhere);
+  spec.kv_formats = to_cell_formats(dtype, kWhere);
   spec.weight_dtype = to_weight_dtype(weight_dtype, kWhere, "weight_dtype").value_or(spec.weight_dtype);
   if (!activation.is_none()) {
     spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));

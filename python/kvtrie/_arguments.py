@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from .errors import ArgumentError, ArgumentTypeError, Error
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
 Item = TypeVar("Item")
+CellFormats: TypeAlias = "str | tuple[str, str]"
+"""How K and V are kept: a name, "K/V", or a pair of names."""
 
 MOST_ITEMS = 1 << 26  # of a sequence that need not have them all in memory
 MOST_LISTED = 1 << 20  # of a list that is read before anything else is known of it
@@ -77,6 +82,15 @@ def text(value: object, where: str, name: str) -> str:
             f"[{where}] {name}: got a str with lone surrogates, allowed text that can be written as UTF-8"
         )
     return value
+
+
+def cell_formats(value: object, where: str, name: str) -> str:
+    """How K and V are kept, as one text: a name, or "K/V" of a pair of names. Which names there are, caches know."""
+    if not isinstance(value, (tuple, list)):
+        return text(value, where, name)
+    if len(value) != 2:
+        raise ArgumentError(f"[{where}] {name}: got {len(value)} formats, allowed one, or two for K and V")
+    return "/".join(text(each, where, name) for each in value)
 
 
 def optional_callable(value: object, where: str, name: str, allowed: str) -> None:

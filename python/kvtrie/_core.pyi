@@ -189,7 +189,7 @@ class ops:  # noqa: N801
         kv_heads: int,
         head_dim: int,
         v_head_dim: int | None = None,
-        dtype: str = "float16",
+        dtype: str | tuple[str, str] = "float16",
         weight_dtype: str = "float32",
         activation: str | None = None,
         device: Place = None,
@@ -356,7 +356,7 @@ class CausalCache:
         *,
         v_head_dim: int | None = None,
         latent_dim: int | None = None,
-        dtype: str = "float16",
+        dtype: str | tuple[str, str] = "float16",
         window: int | None = None,
         memory: int | None = None,
         chunk: int | None = None,
@@ -522,7 +522,7 @@ class EncoderCache:
         head_dim: int,
         capacity: int,
         *,
-        dtype: str = "float16",
+        dtype: str | tuple[str, str] = "float16",
         device: Place = None,
     ) -> None: ...
     @property

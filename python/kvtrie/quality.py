@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import listed, optional_callable, refusal, whole
+from ._arguments import cell_formats, listed, optional_callable, refusal, whole
 from ._core import CausalCache, Session
 from ._divergence import Rows, Sums
 from ._measured import FormatQuality, Measured
@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CELL_FORMATS", "WEIGHT_FORMATS", "FormatQuality", "Quality", "quality", "shipped_text"]
 
-CELL_FORMATS = ("float32", "float16", "q8_0")
-"""How caches keep K and V (docs/format.md). In q8_0, heads are of multiples of 32 numbers."""
+CELL_FORMATS = ("float32", "float16", "q8_0", "q4h")
+"""How caches keep K and V (docs/format.md). In q8_0 and q4h, heads are of multiples of 32 numbers."""
+CELL_PAIRS = (*CELL_FORMATS, *(f"{k}/{v}" for k in CELL_FORMATS for v in CELL_FORMATS if k != v))
+"""The same, and K and V apart."""
 WEIGHT_FORMATS = ("stored", "float16", "q8_0", "q5_1", "q4_0")
 """How weights are kept unless somebody names others: as they are in the file, and made of that while loading."""
 
@@ -86,7 +88,7 @@ def quality(
     text: Prompt | None = None,
     *,
     dtypes: Sequence[str] | None = None,
-    kv_dtypes: Sequence[str] | None = None,
+    kv_dtypes: Sequence[str | tuple[str, str]] | None = None,
     context: int = 512,
     windows: int | None = None,
     device: str | None = None,
@@ -97,19 +99,20 @@ def quality(
     ``model``: what ``kv.models.load`` takes, or a loaded model, which is then compared in its own weights only.
     ``text``: a text or token ids, at least one window of them; what does not fill a last window is left out. None: the
     text that is shipped, :func:`shipped_text`, which needs a tokenizer. ``dtypes``: of weights; "stored" is the
-    model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V; None:
-    those of ``CELL_FORMATS`` that the model's heads can be kept in. Every pair of both is measured. ``context``: tokens
-    of a window, of which the second half is scored, 4 or more.
+    model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V, a name,
+    or two as a pair or as "K/V"; None: those of ``CELL_FORMATS`` that the model's heads can be kept in. Each of the one
+    is measured with each of the other. ``context``: tokens of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
     Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and
     formats that are not known; else what ``load`` raises.
     """
     optional_callable(progress, _WHERE, "progress", "a callable (done, total)")
-    names = _names(CELL_FORMATS if kv_dtypes is None else kv_dtypes, "kv_dtypes")
-    unknown = [name for name in names if name not in CELL_FORMATS]
+    names = _names(CELL_FORMATS if kv_dtypes is None else _pairs(kv_dtypes), "kv_dtypes")
+    unknown = [name for name in names if name not in CELL_PAIRS]
     if unknown:
-        raise ArgumentError(f"[{_WHERE}] kv_dtypes: got {unknown[0]!r}, allowed {', '.join(CELL_FORMATS)}")
+        allowed = f"{', '.join(CELL_FORMATS)}, or two of them for K and V"
+        raise ArgumentError(f"[{_WHERE}] kv_dtypes: got {unknown[0]!r}, allowed {allowed}")
     exact = _loaded(model, "stored", device)
     if kv_dtypes is None:
         names = [name for name in names if _can_keep(exact, name)]
@@ -136,6 +139,14 @@ def _loaded(model: str | os.PathLike[str] | Model, dtype: str, device: str | Non
     if not isinstance(model, (str, os.PathLike)):
         raise refusal(model, _WHERE, "model", "a path, a name, or a loaded model")
     return models.load(model, device, None if dtype == "stored" else dtype)
+
+
+def _pairs(kv_dtypes: Sequence[str | tuple[str, str]]) -> list[str]:
+    """With ("q8_0", "float16") as "q8_0/float16"."""
+    return [
+        each if isinstance(each, str) else cell_formats(each, _WHERE, "kv_dtypes")
+        for each in listed(kv_dtypes, _WHERE, "kv_dtypes", "a list of names, or of pairs of names")
+    ]
 
 
 def _names(value: Sequence[str], name: str) -> list[str]:

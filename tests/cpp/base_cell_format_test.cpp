@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,8 +45,10 @@ std::vector<float> loaded(const CellFormat& format, const std::vector<std::byte>
   return numbers;
 }
 
-// What a number may move by: half a step of the format. `largest`: of its block.
+// What a number may move by: half a step of the format. `largest`: of its block. In q4h it is an eighth of the sum of
+// 32 that moved by a step at most, and a step at most the largest: 32 sums of 32, over 4 and 8.
 float allowed(const CellFormat& format, float number, float largest) {
+  if (format.turned) return 4.0f * largest;
   if (format.rows == DType::kFloat32 && format.plain()) return 0.0f;
   if (!format.plain()) return largest / 127.0f * 0.51f;
   return std::fabs(number) * (format.rows == DType::kFloat16 ? 0x1p-11f : 0x1p-8f);
@@ -58,7 +62,7 @@ TEST(CellFormat, TheTableIsWhatFilesHave) {
     bool in_caches;
   };
   const std::vector<Entry> wanted{
-      {"float32", 256, true}, {"float16", 128, true}, {"bfloat16", 128, false}, {"q8_0", 68, true}};
+      {"float32", 256, true}, {"float16", 128, true}, {"bfloat16", 128, false}, {"q8_0", 68, true}, {"q4h", 36, true}};
   ASSERT_EQ(cell_formats().size(), wanted.size());
   for (std::size_t code = 0; code < wanted.size(); ++code) {
     const CellFormat& format = cell_formats()[code];
@@ -199,6 +203,76 @@ TEST(CellFormat, Q8BlocksWithoutAScaleAreNaN) {
   EXPECT_EQ(loaded(format, stored(format, tiny)), std::vector<float>(32, 0.0f));
 }
 
+// Of every two formats, one name and one code, by which they are found again.
+TEST(CellFormat, PairsHaveNamesAndCodes) {
+  std::set<int> codes;
+  for (const CellFormat& k : cell_formats()) {
+    for (const CellFormat& v : cell_formats()) {
+      const CellFormats pair(&k, &v);
+      EXPECT_TRUE(codes.insert(pair.code()).second) << pair.name();
+      EXPECT_EQ(cell_formats_of(pair.code()), pair) << pair.name();
+      EXPECT_EQ(find_cell_formats(pair.name()), pair.in_caches() ? std::optional(pair) : std::nullopt) << pair.name();
+      EXPECT_EQ(pair.name(), &k == &v ? k.name : std::string(k.name) + "/" + v.name);
+      EXPECT_EQ(size_of(pair.word()), std::min(k.word_bytes(), v.word_bytes()));
+      if (pair.alike()) {
+        EXPECT_EQ(pair.code(), k.code) << "what files had before there were pairs";
+      }
+    }
+  }
+  for (int code = 0; code < 256; ++code)
+    EXPECT_EQ(cell_formats_of(static_cast<std::uint8_t>(code)).has_value(), codes.contains(code)) << code;
+  EXPECT_EQ(find_cell_formats("float16/float16"), CellFormats(plain_format(DType::kFloat16)));
+  for (const char* none : {"", "/", "q8_0/", "/q8_0", "q8_0/blocks", "q8_0/float16/q8_0", "bfloat16/q8_0"})
+    EXPECT_EQ(find_cell_formats(none), std::nullopt) << none;
+}
+
+// The rule of q4h in double and by trying all codes: a row of the matrix is signs by the bits that two numbers share.
+TEST(CellFormat, Q4CodesAreTheNearestOfTheTurnedBlock) {
+  const CellFormat& format = *find_cell_format("q4h");
+  std::uint32_t state = 1;
+  const auto draw = [&state] { return state = state * 1664525u + 1013904223u; };
+  for (int round = 0; round < 400; ++round) {
+    std::vector<float> numbers(32);  // whole numbers and halves, so that their sums are exact, and middles are hit
+    for (float& number : numbers) number = static_cast<float>(static_cast<int>(draw() >> 8) % 64 - 32) * 0.5f;
+    if (round % 4 == 0) numbers[round % 32] = 200.0f;
+    std::vector<double> turned(32, 0.0);
+    double largest = 0.0, signed_largest = 0.0;
+    for (unsigned i = 0; i < 32; ++i) {
+      for (unsigned j = 0; j < 32; ++j) turned[i] += (std::popcount(i & j) % 2 == 1 ? -0.25 : 0.25) * numbers[j];
+      if (std::abs(turned[i]) > largest || (std::abs(turned[i]) == largest && turned[i] < 0))
+        signed_largest = turned[i];
+      largest = std::max(largest, std::abs(turned[i]));
+    }
+    const std::vector<std::byte> row = stored(format, numbers);
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, row.data(), sizeof bits);
+    const double d = half_to_float(bits);
+    EXPECT_EQ(d<0, signed_largest> 0) << round;
+    EXPECT_NEAR(-8.0 * d, signed_largest, largest * 0x1p-11) << round;
+    for (unsigned i = 0; i < 32; ++i) {
+      const auto both = std::to_integer<int>(row[2 + i % 16]);
+      const int code = i < 16 ? both & 15 : both >> 4;
+      int best = 8;
+      for (const int other : {7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15, 0})
+        if (std::abs(turned[i] - d * (other - 8)) < std::abs(turned[i] - d * (best - 8))) best = other;
+      EXPECT_EQ(code, best) << round << " " << i << ": " << turned[i] / d;
+    }
+  }
+}
+
+TEST(CellFormat, Q4BlocksWithoutAScaleAreNaN) {
+  const CellFormat& format = *find_cell_format("q4h");
+  for (const float odd : {std::numeric_limits<float>::infinity(), std::nanf(""), 3e38f, 2.1e6f}) {
+    std::vector<float> numbers(64, 0.0f);
+    numbers[40] = odd;
+    const std::vector<float> back = loaded(format, stored(format, numbers));
+    for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isnan(back[i]), i >= 32) << odd << " " << i;
+  }
+  const std::vector<float> none(32, -0.0f), tiny(32, 1e-41f);
+  EXPECT_EQ(loaded(format, stored(format, none)), std::vector<float>(32, 0.0f));
+  EXPECT_EQ(loaded(format, stored(format, tiny)), std::vector<float>(32, 0.0f));
+}
+
 TEST(CellFormat, IsFoundByDTypeAndByName) {
   for (const CellFormat& format : cell_formats()) {
     if (format.plain()) {
@@ -208,7 +282,7 @@ TEST(CellFormat, IsFoundByDTypeAndByName) {
   }
   EXPECT_EQ(plain_format(DType::kInt32), nullptr);
   EXPECT_EQ(find_cell_format("blocks"), nullptr);
-  EXPECT_EQ(cell_format_names(), "float32, float16 or q8_0");
+  EXPECT_EQ(cell_format_names(), "float32, float16, q8_0 or q4h");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ inline KvShape small_shape(Cell cells = 32, DType dtype = DType::kFloat32) {
   shape.k_dim = 4;
   shape.v_dim = 6;  // unlike k_dim: a wrong stride shows
   shape.cells = cells;
-  shape.format = plain_format(dtype);
+  shape.formats = plain_format(dtype);
   return shape;
 }
 

@@ -184,7 +184,7 @@ class Pair {
   }
   // The bytes that the pool keeps of float32 rows.
   std::vector<std::byte> stored(const Tensor& rows) const {
-    if (shape_.format->rows == DType::kFloat32) return bytes_of(rows);
+    if (shape_.formats.k->rows == DType::kFloat32) return bytes_of(rows);
     Tensor halves = Tensor::host(DType::kFloat16, rows.shape());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       halves.host_span<std::uint16_t>()[i] = float_to_half(rows.host_span<const float>()[i]);

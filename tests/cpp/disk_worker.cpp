@@ -50,7 +50,7 @@ std::shared_ptr<CausalCache> make_attention(std::int32_t layer, Cell cells, Visi
   shape.kv_heads = 1;
   shape.k_dim = shape.v_dim = kDim;
   shape.cells = cells;
-  shape.format = plain_format(DType::kFloat32);
+  shape.formats = plain_format(DType::kFloat32);
   CausalCache::Options options;
   options.layers = {layer};
   options.visibility = sees;

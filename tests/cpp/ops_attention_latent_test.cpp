@@ -36,7 +36,7 @@ TEST_F(AttentionLatent, RefusesLatentsThatAreNoEndOfAKey) {
   Scene scene({2, 1, 16, 8, true}, 64, DType::kFloat32, 27);
   scene.add_rows(scene.add_history(9, 9), 1);
   scene.fill();
-  LayerCells cells = LayerCells::zeros(shared_device(), *plain_format(DType::kFloat32), 1, 64, 16, 0);
+  LayerCells cells = LayerCells::zeros(shared_device(), plain_format(DType::kFloat32), 1, 64, 16, 0);
   const DevicePlan plan = upload_plan(shared_device(), plan_attention(scene.queries(), plan_limits(*shared_device())));
   const Tensor q = upload(std::vector<float>(2 * 16), {1, 2, 16});
   const auto attend = [&] { attend_spans(q, cells, plan, {}); };
@@ -44,7 +44,7 @@ TEST_F(AttentionLatent, RefusesLatentsThatAreNoEndOfAKey) {
     cells.latent_dim = wrong;
     EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, attend), "latent_dim: got " + std::to_string(wrong)));
   }
-  cells = LayerCells::zeros(shared_device(), *plain_format(DType::kFloat32), 1, 64, 16, 8);
+  cells = LayerCells::zeros(shared_device(), plain_format(DType::kFloat32), 1, 64, 16, 8);
   cells.latent_dim = 8;
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, attend), "without a V of its own"));
 }

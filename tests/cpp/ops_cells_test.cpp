@@ -24,8 +24,8 @@ struct TwinPool {
     };
     device = {make(kd, k), make(vd, v)};
   }
-  reference::HostPool host_k() { return {k.data(), device.format, kv_heads, cells, k_dim}; }
-  reference::HostPool host_v() { return {v.data(), device.format, kv_heads, cells, v_dim}; }
+  reference::HostPool host_k() { return {k.data(), device.formats.k, kv_heads, cells, k_dim}; }
+  reference::HostPool host_v() { return {v.data(), device.formats.v, kv_heads, cells, v_dim}; }
   void expect_equal(const std::string& what) const {
     EXPECT_TRUE(download<std::byte>(device.k) == k) << what << ": K differs";
     EXPECT_TRUE(download<std::byte>(device.v) == v) << what << ": V differs";
@@ -91,8 +91,8 @@ TEST_F(Cells, GatherGivesRowsInOrderOfSpans) {
   const CellSpans spans{{200, 100, 0}, {5, 1, 100}, {60, 70, 101}};
   const auto [k, v] = gather_rows(pool.device, CellRuns::of_spans(shared_device(), spans, 2));
   std::vector<std::byte> wanted_k(k.nbytes()), wanted_v(v.nbytes());
-  reference::gather_rows(pool.host_k(), spans, *pool.device.format, wanted_k.data());
-  reference::gather_rows(pool.host_v(), spans, *pool.device.format, wanted_v.data());
+  reference::gather_rows(pool.host_k(), spans, *pool.device.formats.k, wanted_k.data());
+  reference::gather_rows(pool.host_v(), spans, *pool.device.formats.k, wanted_v.data());
   EXPECT_EQ(k.shape(), (Shape{171, 2, 24}));
   EXPECT_TRUE(download<std::byte>(k) == wanted_k);
   EXPECT_TRUE(download<std::byte>(v) == wanted_v);
@@ -112,7 +112,7 @@ TEST_F(Cells, GatherLeavesSpareRowsBehindThoseOfEachHead) {
   ASSERT_EQ(k.shape(), (Shape{2, 141, 24}));
   ASSERT_EQ(v.shape(), (Shape{2, 141, 10}));
   std::vector<std::byte> wanted(k.nbytes());
-  reference::gather_rows(pool.host_k(), spans, *pool.device.format, wanted.data(), layout);
+  reference::gather_rows(pool.host_k(), spans, *pool.device.formats.k, wanted.data(), layout);
   const auto got = download<std::byte>(k);
   const std::size_t filled = std::size_t{101} * 24 * 4, head = k.nbytes() / 2;
   for (const std::size_t begin : {std::size_t{0}, head})
@@ -138,7 +138,8 @@ TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
       reference::copy_cells(pool.host_k(), scripts[i]);
       reference::copy_cells(pool.host_v(), scripts[i]);
       pool.expect_equal(cat("script ", i, ", staging ", staging));
-      EXPECT_EQ(moved() - before, static_cast<std::uint64_t>(copies.cells()) * 2 * pool.device.format->row_bytes(13));
+      EXPECT_EQ(moved() - before,
+                static_cast<std::uint64_t>(copies.cells()) * 2 * pool.device.formats.k->row_bytes(13));
     }
 }
 
@@ -195,7 +196,7 @@ TEST_F(Cells, PoolsWithoutValues) {
     const CellRuns spans = CellRuns::of_spans(shared_device(), CellSpans{{70, 9, 0}, {5, 6, 9}}, 2);
     const auto [k, v] = gather_rows(pool.device, spans);
     std::vector<std::byte> wanted(k.nbytes());
-    reference::gather_rows(pool.host_k(), CellSpans{{70, 9, 0}, {5, 6, 9}}, *pool.device.format, wanted.data());
+    reference::gather_rows(pool.host_k(), CellSpans{{70, 9, 0}, {5, 6, 9}}, *pool.device.formats.k, wanted.data());
     EXPECT_TRUE(download<std::byte>(k) == wanted);
     EXPECT_EQ(v.shape(), (Shape{15, 2, 0}));
     const std::vector<CellCopy> copies{{10, 4, 30}, {50, 60, 20}};

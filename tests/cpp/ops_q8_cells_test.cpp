@@ -61,7 +61,7 @@ struct Twin {
         v_dim(vd),
         k(kept(rows_of_every_kind(std::size_t{head_count} * cell_count * kd / 32, 1))),
         v(kept(rows_of_every_kind(std::size_t{head_count} * cell_count * vd / 32, 2))),
-        device(LayerCells::zeros(shared_device(), q8_0(), head_count, cell_count, kd, vd)) {
+        device(LayerCells::zeros(shared_device(), &q8_0(), head_count, cell_count, kd, vd)) {
     device.k.copy_from_host(k.data());
     if (vd > 0) device.v.copy_from_host(v.data());
   }
@@ -190,7 +190,7 @@ std::vector<float> attended(const CellFormat& format, const Shape4& shape, const
                             const std::vector<QueryRows>& queries, bool options) {
   constexpr std::int64_t kCells = 400;
   LayerCells pool =
-      LayerCells::zeros(shared_device(), format, shape.kv_heads, kCells, shape.k_dim, shape.latent ? 0 : shape.v_dim);
+      LayerCells::zeros(shared_device(), &format, shape.kv_heads, kCells, shape.k_dim, shape.latent ? 0 : shape.v_dim);
   pool.k.copy_from_host(k.data());
   if (shape.latent) {
     pool.latent_dim = shape.v_dim;

@@ -177,7 +177,7 @@ class LoadOrRecompute : public ::testing::Test {
     shape.kv_heads = 1;
     shape.k_dim = shape.v_dim = 2;
     shape.cells = 4096;
-    shape.format = plain_format(DType::kFloat32);
+    shape.formats = plain_format(DType::kFloat32);
     CausalCache::Options options;
     options.layers = {0};
     PrefixCacheOptions settings;

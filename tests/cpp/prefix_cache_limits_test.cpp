@@ -25,7 +25,7 @@ class LimitsTest : public ::testing::Test {
     shape.kv_heads = 1;
     shape.k_dim = shape.v_dim = 2;
     shape.cells = cells;
-    shape.format = plain_format(DType::kFloat32);
+    shape.formats = plain_format(DType::kFloat32);
     CausalCache::Options options;
     options.layers = {0, 1};
     PrefixCacheOptions settings;

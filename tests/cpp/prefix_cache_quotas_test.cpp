@@ -21,7 +21,7 @@ std::shared_ptr<CausalCache> make_pool(std::int32_t layer, Cell cells) {
   shape.kv_heads = 1;
   shape.k_dim = shape.v_dim = 2;
   shape.cells = cells;
-  shape.format = plain_format(DType::kFloat32);
+  shape.formats = plain_format(DType::kFloat32);
   CausalCache::Options options;
   options.layers = {layer};
   return CausalCache::create(std::make_unique<HostKvStore>(shape), options);

@@ -19,7 +19,7 @@ class PrefixCacheTest : public ::testing::Test {
     shape.kv_heads = 1;
     shape.k_dim = shape.v_dim = 2;
     shape.cells = cells;
-    shape.format = plain_format(DType::kFloat32);
+    shape.formats = plain_format(DType::kFloat32);
     bytes_per_token_ = shape.bytes_per_cell();
     CausalCache::Options options;
     options.layers = {0, 1};

@@ -413,7 +413,9 @@ const std::vector<Rule> kRules{
     {"caches[0].kind: got 0", [](SnapshotHeader& h) { h.caches[0].kind = Kind{0}; }, Fault::kLayout},
     {"caches[1].kind: got 127", [](SnapshotHeader& h) { h.caches[1].kind = Kind{127}; }, Fault::kLayout},
     {"caches[1].kind: got 3", [](SnapshotHeader& h) { h.caches[1].kind = Kind{3}; }, Fault::kLayout},
-    {"caches[1].dtype: got 4", [](SnapshotHeader& h) { h.caches[1].dtype = 4; }, Fault::kLayout},
+    {"caches[1].dtype: got 5", [](SnapshotHeader& h) { h.caches[1].dtype = 5; }, Fault::kLayout},
+    {"caches[1].dtype: got 16", [](SnapshotHeader& h) { h.caches[1].dtype = 16; }, Fault::kLayout},  // 0 and 0, as 0
+    {"caches[1].dtype: got 37", [](SnapshotHeader& h) { h.caches[1].dtype = 37; }, Fault::kLayout},  // 5 and 1
     {"caches[2].kind: got 1", [](SnapshotHeader& h) { h.caches.push_back(h.caches[0]); }},
     {"caches[0].shape[0]: got -1", [](SnapshotHeader& h) { h.caches[0].shape[0] = -1; }},
     {"caches[0].shape[0]: got 4097", [](SnapshotHeader& h) { h.caches[0].shape[0] = 4097; }},

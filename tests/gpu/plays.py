@@ -113,6 +113,10 @@ class History:
             self.k[:, cell], self.v[:, cell] = random.standard_normal((2, kv_heads, dim))
         self.kept, self.words = (self.k, self.v), dim  # what cells hold, and words of a row
 
+    def partial(self, values: Any) -> Any:
+        """A weighted sum of values as it is kept until partial results are merged."""
+        return values
+
     def attended(self, q: Any, first: int, end: int, head: int, sink: float) -> tuple[Any, float, float]:
         """Of one query: the weighted sum of values, the sum of exponentials, the largest score, in float64."""
         cells = self.order[first:end]
@@ -156,15 +160,18 @@ def attention(dim: int, dtype: Any, bound: float, history_of: Callable[[int, Any
                 values, sum_, _ = history.attended(q[row, head], first, end, 0, float(sinks[head]))
                 assert_near(got[row, head], values / sum_, bound)
             values, sum_, top = history.attended(q[3, head], *bounds[3], 0, -np.inf)
-            assert_near(part_got[head], values, bound)
+            assert_near(part_got[head], history.partial(values), bound)
             assert_near(stats_got[head], np.array([top, sum_]), bound)
         return report
 
     return play
 
 
-def merge(dim: int) -> Play:
-    """attend_merge: one row of three partials, one of none, which stays, one of a partial that saw nothing."""
+def merge(dim: int, turned: Callable[[Any], Any] = lambda out: out) -> Play:
+    """attend_merge: one row of three partials, one of none, which stays, one of a partial that saw nothing.
+
+    ``turned``: what is made of an output where values are kept turned.
+    """
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         random, heads = np.random.default_rng(5), 2
@@ -182,7 +189,7 @@ def merge(dim: int) -> Play:
         for head in range(heads):
             factors = np.exp(stats[:3, head, 0].astype(np.float64))
             sums = (factors * stats[:3, head, 1]).sum() + np.exp(float(sinks[head]))
-            assert_near(got[0, head], factors @ values[:3, head] / sums, 5e-7)
+            assert_near(got[0, head], turned(factors @ values[:3, head] / sums), 5e-7)
         assert (got[1] == 9).all() and (got[2] == 0).all()
         return report
 
@@ -224,10 +231,12 @@ def row_kernel(entry: str) -> Play:
     return play
 
 
-def qkv(dim: int, dtype: Any, bound: float, numbers_of: Callable[[Any], Any] | None = None) -> Play:
+def qkv(
+    dim: int, dtype: Any, bound: float, numbers_of: Callable[[Any], Any] | None = None, block_bytes: int = 34
+) -> Play:
     """put_qkv: three rows, of which one stores nothing, four query heads over two K/V heads, norms and rotation.
 
-    ``numbers_of``: of rows of q8_0, given as bytes.
+    ``numbers_of``: of rows in blocks of 32 numbers and ``block_bytes``, given as bytes.
     """
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
@@ -236,7 +245,7 @@ def qkv(dim: int, dtype: Any, bound: float, numbers_of: Callable[[Any], Any] | N
         table, frequencies = np.array([7, 3, 8, -1, 30, 1], np.int32), (0.9 ** np.arange(pairs)).astype(np.float32)
         q_norm, k_norm = random.standard_normal((2, dim)).astype(np.float32)
         memory = ptx.GlobalMemory()
-        width = dim if numbers_of is None else dim // 32 * 34
+        width = dim if numbers_of is None else dim // 32 * block_bytes
         blank = np.full((kv_heads, cells, width * np.dtype(dtype).itemsize), 0xFF, np.uint8)  # NaN in every format
         q, k, v = (memory.put(each) for each in (empty(rows, heads, dim), blank, blank))
         given = [x, 0, table, frequencies, pairs, 0, 1.25, q_norm, 0, 1, k_norm, 0, 1, 1e-5, 1.0, q, 0, k, 0, v, 0,

@@ -1,8 +1,9 @@
-"""Plays of cells in q8_0: quantised, read, copied and turned. Bytes are exact: both sides round in the same way."""
+"""Plays of cells in blocks: quantised, read, copied and turned. Bytes are exact: both sides round in the same way."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,13 +40,27 @@ def numbers_of(kept: Any) -> Any:
     return (scale * blocks[..., 2:].view(np.int8)).reshape(*kept.shape[:-1], -1)
 
 
-class BlockHistory(History):
-    """The same, of what is left of the numbers in blocks."""
+class Kept(NamedTuple):
+    """A format in blocks of 32 numbers: rows as bytes, and the numbers that are left of them."""
 
-    def __init__(self, dim: int, dtype: Any) -> None:
-        super().__init__(dim, dtype)
-        self.kept, self.words = (blocks_of(self.k), blocks_of(self.v)), dim // 32 * 17
-        self.k, self.v = (numbers_of(each) for each in self.kept)
+    blocks_of: Callable[[Any], Any]
+    numbers_of: Callable[[Any], Any]
+    block_bytes: int
+
+
+Q8 = Kept(blocks_of, numbers_of, 34)
+
+
+def history_of(kept: Kept) -> Callable[[int, Any], History]:
+    """The history of the attention plays, of what is left of its numbers."""
+
+    class BlockHistory(History):
+        def __init__(self, dim: int, dtype: Any) -> None:
+            super().__init__(dim, dtype)
+            self.kept, self.words = tuple(map(kept.blocks_of, (self.k, self.v))), dim // 32 * kept.block_bytes // 2
+            self.k, self.v = map(kept.numbers_of, self.kept)
+
+    return BlockHistory
 
 
 def _rows(random: Any, count: int, dim: int) -> Any:
@@ -57,26 +72,29 @@ def _rows(random: Any, count: int, dim: int) -> Any:
     return rows
 
 
-def _pools(random: Any) -> list[Any]:
-    return [blocks_of(random.standard_normal((HEADS, CELLS, dim))) for dim in (K_DIM, V_DIM)]
+Sides = tuple[Kept, Kept]  # of K and of V
 
 
-def load_cells(program: ptx.Program, seed: int) -> ptx.Report:
+def _pools(random: Any, sides: Sides) -> list[Any]:
+    return [each.blocks_of(random.standard_normal((HEADS, CELLS, dim))) for each, dim in zip(sides, (K_DIM, V_DIM))]
+
+
+def load_cells(program: ptx.Program, seed: int, sides: Sides = (Q8, Q8)) -> ptx.Report:
     random = np.random.default_rng(44)
-    rows, before = [_rows(random, len(_AT), dim) for dim in (K_DIM, V_DIM)], _pools(random)
+    rows, before = [_rows(random, len(_AT), dim) for dim in (K_DIM, V_DIM)], _pools(random, sides)
     memory = ptx.GlobalMemory()
     pools = [memory.put(each) for each in before]
     given = [rows[0], 0, rows[1], 0, pools[0], 0, pools[1], 0, _table(len(_AT), 1), 1, CELLS, K_DIM, V_DIM]
     report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
-    for at, pool, row in zip(pools, before, rows):
-        pool[:, _AT] = blocks_of(row)
+    for at, pool, row, kept in zip(pools, before, rows, sides):
+        pool[:, _AT] = kept.blocks_of(row)
         assert (memory.get(at, pool.shape, np.uint8) == pool).all()
     return report
 
 
-def store_cells(program: ptx.Program, seed: int) -> ptx.Report:
-    pools = _pools(np.random.default_rng(45))
-    wanted = [numbers_of(each[:, _AT]).astype(np.float32) for each in pools]
+def store_cells(program: ptx.Program, seed: int, sides: Sides = (Q8, Q8)) -> ptx.Report:
+    pools = _pools(np.random.default_rng(45), sides)
+    wanted = [kept.numbers_of(each[:, _AT]).astype(np.float32) for each, kept in zip(pools, sides)]
     memory = ptx.GlobalMemory()
     places = [memory.put(np.zeros_like(each)) for each in wanted]
     given = [pools[0], 0, pools[1], 0, places[0], 0, places[1], 0, _table(len(_AT), 1), 1, CELLS, K_DIM, V_DIM]
@@ -90,7 +108,7 @@ def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
     """12 pairs, which lie in the first of two blocks: the second keeps its bytes."""
     pairs, angles = 12, 0.8 ** np.arange(12) * 11
     turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
-    before, _ = _pools(np.random.default_rng(46))
+    before, _ = _pools(np.random.default_rng(46), (Q8, Q8))
     memory = ptx.GlobalMemory()
     pool = memory.put(before)
     given = [pool, 0, _table(0, 1), turns, pairs, 0, CELLS, K_DIM]
@@ -113,7 +131,7 @@ _QKV = Variant("qkv", ("K_DIM=64", "CELL_FORMAT=3", *_GROUP), ("put_qkv",), LANE
 _ATTENTION = Variant(
     "attention_group", ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=3", "MASKED=0", "LANES=64"), ("attend_tiles",), LANES
 )
-_READ: Play = attention(64, np.float32, 1e-6, BlockHistory)
+_READ: Play = attention(64, np.float32, 1e-6, history_of(Q8))
 Q8_PLAYS: list[Case] = [
     Case(_CELLS, "load_cells", load_cells),
     Case(_CELLS, "store_cells", store_cells),

@@ -20,6 +20,7 @@ import ptx
 import toolchain
 from packing_plays import PACKING_PLAYS
 from plays import Case
+from q4_plays import Q4_PLAYS
 from q8_plays import Q8_PLAYS
 from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
@@ -27,7 +28,7 @@ from tensor_plays import TENSOR_PLAYS, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
-PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS]
+PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS, *Q4_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _ROW = ("ROW_VW=4",)
 _LANES = ("LANES=64", "ROW_VW=4")
+K8_V4 = ("CELL_FORMAT=3", "V_FORMAT=4")  # K and V apart
 NOT_ON_GPUS = {
     "attention.cl": "the serial family: CPU devices",
     "launch_graph.cl": "replays steps by work-items that wait for each other: CPU devices (csrc/ops/launch_graph.cpp)",
@@ -110,11 +111,12 @@ def _tensor_products() -> list[Variant]:
 def _attention() -> list[Variant]:
     made = []
     for dim in (64, 128, 256):
-        for cells in (0, 1, 3):
-            sizes = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}")
+        for cells in (("CELL_FORMAT=0",), ("CELL_FORMAT=1",), ("CELL_FORMAT=3",), ("CELL_FORMAT=4",), K8_V4):
+            sizes = (f"K_DIM={dim}", f"V_DIM={dim}", *cells)
             made.append(Variant("attention_group", (*sizes, "MASKED=0", "LANES=64"), ("attend_tiles",), 64))
-            made.append(Variant("qkv", (f"K_DIM={dim}", f"CELL_FORMAT={cells}", *_LANES), ("put_qkv",), 64))
+            made.append(Variant("qkv", (f"K_DIM={dim}", *cells, *_LANES), ("put_qkv",), 64))
         made.append(Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
+        made.append(Variant("attention_merge", (f"V_DIM={dim}", "V_FORMAT=4", "LANES=64"), ("attend_merge",), 64))
     sizes = ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=1", "MASKED=1", "LANES=64")
     return [*made, *_attention_tensor(), Variant("attention_group", sizes, ("attend_tiles",), 64)]
 
@@ -157,8 +159,11 @@ def _small() -> list[Variant]:
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells", ("CELL_FORMAT=1", "LINEAR=1", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells", ("CELL_FORMAT=3", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
+        Variant("cells", ("CELL_FORMAT=4", "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
+        Variant("cells", (*K8_V4, "LINEAR=0", *_LANES), ("load_cells", "store_cells"), 64),
         Variant("cells_edit", ("CELL_FORMAT=1", *_LANES), ("rotate_cells", "fill_cells"), 64),
         Variant("cells_edit", ("CELL_FORMAT=3", "K_DIM=64", *_LANES), ("rotate_cells",), 64),
+        Variant("cells_edit", ("CELL_FORMAT=4", "K_DIM=64", *_LANES), ("rotate_cells",), 64),
         *[Variant("recurrent", (f"DELTA_DIM={dim}", *delta), RECURRENT, 64) for dim in (64, 128)],
         *[channel_delta(dim, _LANES) for dim in (64, 128)],
         Variant("recurrent", ("DELTA_DIM=256", *delta), RECURRENT[1:], 64),

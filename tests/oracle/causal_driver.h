@@ -133,7 +133,7 @@ class CausalDriver {
     shape.v_dim = sight.latent ? 0 : 3;
     shape.latent_dim = sight.latent ? kLatent : 0;
     shape.cells = static_cast<Cell>(sight.cells);
-    shape.format = plain_format(DType::kFloat32);
+    shape.formats = plain_format(DType::kFloat32);
     return shape;
   }
   // Number `d` of what attention adds up.

@@ -5,6 +5,7 @@
 // The values are small integers, exact in float32 and float16.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -45,6 +46,17 @@ inline float row_value(std::uint64_t prefix_hash, std::uint32_t layer, bool valu
   const float any = kv_value(prefix_hash, layer, value, column);
   if (dim % 32 != 0) return any;
   return column % 32 == 31 ? 127.0f : static_cast<float>(static_cast<std::int32_t>(any) % 128);
+}
+
+// A number of a row that q4h keeps as it is: whole numbers from -7 to 7 and one -8, times a Hadamard matrix of 32.
+inline float turned_value(std::uint64_t prefix_hash, std::uint32_t layer, bool value, std::uint32_t column) {
+  float sum = 0.0f;
+  for (std::uint32_t i = 0; i < 32; ++i) {
+    const float any = kv_value(prefix_hash, layer, value, column / 32 * 32 + i);
+    const auto digit = static_cast<float>(i == 31 ? -8 : static_cast<std::int32_t>(any) % 8);
+    sum += std::popcount(i & column % 32) % 2 == 1 ? -digit : digit;
+  }
+  return sum;
 }
 
 }  // namespace kvtrie::oracle

@@ -188,13 +188,17 @@ class World {
     KvShape shape;
     shape.layers = index == 0 ? 2 : 1;
     shape.kv_heads = 1;
-    shape.format = chance(0.1) ? find_cell_format("q8_0") : plain_format(DType::kFloat32);
-    const std::uint32_t block = shape.format->block_numbers;
-    shape.k_dim = 2 * block;
+    const auto any_format = [&] {
+      if (chance(0.1)) return find_cell_format(chance(0.5) ? "q8_0" : "q4h");
+      return plain_format(DType::kFloat32);
+    };
+    shape.formats = any_format();
+    shape.k_dim = 2 * shape.formats.k->block_numbers;
     if (chance(0.2)) {
-      shape.latent_dim = block;
+      shape.latent_dim = shape.formats.k->block_numbers;
     } else {
-      shape.v_dim = (index == 0 ? 2 : 3) * block;
+      if (chance(0.3)) shape.formats.v = any_format();
+      shape.v_dim = (index == 0 ? 2 : 3) * shape.formats.v->block_numbers;
     }
     shape.cells = cells;
     CausalCache::Options options;
@@ -1400,7 +1404,7 @@ class World {
       }
       const std::int32_t position = step.positions()[row];
       for (std::int32_t at = caches_[cache]->visibility().floor(position); at <= position; ++at)
-        expected.push_back(row_value(own[static_cast<std::size_t>(at)], global_layer(cache, layer), false, 0, dim));
+        expected.push_back(number_of(own[static_cast<std::size_t>(at)], global_layer(cache, layer), false, 0, dim));
       std::sort(seen.begin(), seen.end());
       std::sort(expected.begin(), expected.end());
       expect(seen == expected, "cache ", cache, ": the row at ", position, " sees ", seen.size(), " keys, not the ",
@@ -1480,10 +1484,16 @@ class World {
     return static_cast<std::uint32_t>(cache * 10) + layer;
   }
 
-  static void write_row(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,
-                        bool value) {
+  // What the format of that layer keeps as it is.
+  float number_of(std::uint64_t hash, std::uint32_t layer, bool value, std::uint32_t column, std::uint32_t dim) const {
+    const bool turned = caches_[layer / 10]->shape().formats.of(value).turned;
+    return turned ? turned_value(hash, layer, value, column) : row_value(hash, layer, value, column, dim);
+  }
+
+  void write_row(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,
+                 bool value) const {
     for (std::uint32_t column = 0; column < dim; ++column) {
-      rows.host_span<float>()[row * dim + column] = row_value(hash, layer, value, column, dim);
+      rows.host_span<float>()[row * dim + column] = number_of(hash, layer, value, column, dim);
     }
   }
 
@@ -1591,7 +1601,7 @@ class World {
           if (dim == 0) continue;  // a latent's row is its key's
           std::vector<float> row(dim);
           const std::uint64_t offset = image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first));
-          shape.format->load(bytes.data() + offset, dim, row.data());
+          shape.formats.of(value).load(bytes.data() + offset, dim, row.data());
           verify_rows(row, dim, at, hashes, global_layer(cache, layer), value);
         }
       }
@@ -1602,7 +1612,7 @@ class World {
                    const std::vector<std::uint64_t>& hashes, std::uint32_t layer, bool value) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t position = static_cast<std::size_t>(start) + i / dim;
-      const float expected = row_value(hashes[position], layer, value, static_cast<std::uint32_t>(i % dim), dim);
+      const float expected = number_of(hashes[position], layer, value, static_cast<std::uint32_t>(i % dim), dim);
       expect(rows[i] == expected, value ? "V" : "K", " of layer ", layer, " at position ", position, " is ", rows[i],
              ", expected ", expected);
     }

@@ -21,9 +21,11 @@ def zeros(*shape: int) -> Any:
 
 
 def attend() -> None:
-    """Heads that the fast kernels take, in both dtypes, and others."""
+    """Heads that the fast kernels take, in each dtype, and others."""
     for heads, kv_heads, dim, dtype in ((6, 2, 32, "float16"), (8, 1, 64, "float32"), (2, 1, 10, "float16")):
         kv.ops.warm_up(heads, kv_heads, dim, dtype=dtype)
+    for pair in (("q8_0", "q4h"), ("q4h", "q8_0")):
+        kv.ops.warm_up(2, 1, 32, dtype=pair)
 
 
 def multiply() -> None:

@@ -99,18 +99,28 @@ def test_every_pair_of_formats_beside_the_reference(tiny: kv.results.Quality) ->
     assert (reference.dtype, reference.kv_dtype) == ("float16", "float32")  # as the file has them
     pairs = [(each.dtype, each.kv_dtype) for each in tiny.formats]
     assert pairs == [
-        *(("float16", cells) for cells in ("float16", "q8_0")),  # once, though "stored" is the same
-        *(("q8_0", cells) for cells in ("float32", "float16", "q8_0")),
-        *(("q4_0", cells) for cells in ("float32", "float16", "q8_0")),
+        *(("float16", cells) for cells in ("float16", "q8_0", "q4h")),  # once, though "stored" is the same
+        *(("q8_0", cells) for cells in ("float32", "float16", "q8_0", "q4h")),
+        *(("q4_0", cells) for cells in ("float32", "float16", "q8_0", "q4h")),
     ]
-    half, small, eighth, *_, fourth, _ = tiny.formats
+    half, small, smaller, eighth = tiny.formats[:4]
+    fourth = tiny.formats[8]
     assert 4 * 32 * small.token_bytes == 34 * reference.token_bytes
-    assert half.kl < small.kl < fourth.kl
+    assert 4 * 32 * smaller.token_bytes == 18 * reference.token_bytes
+    assert half.kl < small.kl < min(smaller.kl, fourth.kl)
     assert 0 < half.kl < eighth.kl < fourth.kl and half.kl_tail < eighth.kl_tail < fourth.kl_tail
     assert 2 * half.token_bytes == reference.token_bytes == eighth.token_bytes
     assert reference.weight_bytes == half.weight_bytes > eighth.weight_bytes > fourth.weight_bytes
     assert all(each.perplexity == reference.perplexity + each.perplexity_change for each in tiny.formats)
     assert all(each.kl <= each.kl_tail and each.prompt_speed > 0 < each.step_speed for each in tiny.formats)
+
+
+def test_pairs_of_formats_stand_beside_the_others() -> None:
+    names = ["q8_0", ("q8_0", "q4h"), "q4h"]
+    found = kv.quality(TINY, dtypes=["stored"], kv_dtypes=names, context=128, windows=1).formats
+    assert [each.kv_dtype for each in found] == ["q8_0", "q8_0/q4h", "q4h"]
+    assert found[0].kl < found[1].kl < found[2].kl
+    assert 2 * found[1].token_bytes == found[0].token_bytes + found[2].token_bytes
 
 
 def test_a_loaded_model_is_compared_in_its_own_weights() -> None:
@@ -183,7 +193,12 @@ def test_what_is_refused() -> None:
         ({"windows": 0}, r"windows: got 0"),
         ({"dtypes": ["q8_0"]}, r"dtypes: got some with a loaded model"),
         ({"kv_dtypes": []}, r"kv_dtypes: got 0 names"),
-        ({"kv_dtypes": ["q3"]}, r"kv_dtypes: got 'q3', allowed float32, float16, q8_0"),
+        (
+            {"kv_dtypes": ["q3"]},
+            r"kv_dtypes: got 'q3', allowed float32, float16, q8_0, q4h, or two of them for K and V",
+        ),
+        ({"kv_dtypes": [("q8_0", "q3")]}, r"kv_dtypes: got 'q8_0/q3', allowed float32"),
+        ({"kv_dtypes": [("q8_0",)]}, r"kv_dtypes: got 1 formats, allowed one, or two for K and V"),
     ):
         with pytest.raises(kv.errors.ArgumentError, match=said):
             kv.quality(model, **{"text": text, "context": CONTEXT, **arguments})

@@ -9,9 +9,10 @@ import argparse
 
 from kvtrie.draft import NAMES
 from kvtrie.errors import ArgumentError
-from kvtrie.quality import CELL_FORMATS
+from kvtrie.quality import CELL_FORMATS, CELL_PAIRS
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
+KV_HELP = f"keys and values: {', '.join(CELL_FORMATS)}, or K/V, such as q8_0/q4h"
 PRECISIONS = ("auto", "exact")
 MODEL = (
     "a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "
@@ -32,7 +33,9 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="products of blocks: auto, with integer units where the processor has them, or exact, in float32",
     )
-    parser.add_argument("--kv-dtype", choices=CELL_FORMATS, default="float16", help="keys and values (default float16)")
+    parser.add_argument(
+        "--kv-dtype", choices=CELL_PAIRS, default="float16", metavar="FORMAT", help=f"{KV_HELP} (default float16)"
+    )
 
 
 def add_context(parser: argparse.ArgumentParser, meaning: str) -> None:

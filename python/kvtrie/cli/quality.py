@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
 from kvtrie._paths import path_text
-from kvtrie.quality import CELL_FORMATS, WEIGHT_FORMATS
+from kvtrie.quality import CELL_PAIRS, WEIGHT_FORMATS
 
 from .chat.screen import stderr_shows
-from .formats import DTYPES, MODEL, add_device
+from .formats import DTYPES, KV_HELP, MODEL, add_device
 
 if TYPE_CHECKING:
     from kvtrie.models.weights import Progress
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a format of weights (may be repeated; default: {', '.join(WEIGHT_FORMATS)})",
     )  # fmt: skip
     parser.add_argument(
-        "--kv-dtype", choices=CELL_FORMATS, action="append",
-        help=f"a format of K and V (may be repeated; default: those of {', '.join(CELL_FORMATS)} that its heads fit)",
+        "--kv-dtype", choices=CELL_PAIRS, action="append", metavar="FORMAT",
+        help=f"{KV_HELP} (may be repeated; default: each one that its heads fit, for both)",
     )  # fmt: skip
     parser.add_argument(
         "-c", "--context", "--ctx-size", type=int, default=512, metavar="TOKENS", help="of a window (default 512)"

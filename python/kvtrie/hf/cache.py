@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from .. import _core
-from .._arguments import refusal, text, whole
+from .._arguments import cell_formats, refusal, text, whole
 from .._live import Live
 from ..errors import ArgumentError, ClosedError, NotSupportedError
 from ..prefix_cache import Bytes, Keys, PrefixCache
@@ -58,7 +58,7 @@ class Cache(Live):
         memory: int | str = "1GiB",
         capacity: int | None = None,
         slots: int | None = None,
-        dtype: str | None = None,
+        dtype: str | tuple[str, str] | None = None,
         form: str = "copy",
         device: _core.Place = None,
         fingerprint: str | None = None,
@@ -85,7 +85,8 @@ class Cache(Live):
         weights = model.get_input_embeddings().weight
         self.dtype: torch.dtype = weights.dtype
         self.device: torch.device = weights.device
-        kept = dtype or ("float16" if self.dtype is torch.float16 else "float32")
+        plain = "float16" if self.dtype is torch.float16 else "float32"
+        kept = plain if dtype is None else cell_formats(dtype, "hf.Cache", "dtype")
         caches = self.layout.caches(_bytes(memory), capacity, slots, kept, device)
         self.longest: int = min(
             (each.capacity for each in caches if isinstance(each, _core.CausalCache)), default=1 << 30

@@ -122,11 +122,11 @@ class Layout:
         return made
 
     def _cells(self, room: int, dtype: str, memory: int) -> int:
-        each = {"float16": 2.0, "q8_0": 34 / 32}.get(dtype, 4.0)  # bytes of a number
-        numbers = sum(layer.heads * (layer.k_dim + layer.v_dim) for layer in self.attention)
-        cells = int(room // (each * numbers)) if numbers else FEWEST_CELLS
+        k, v = ({"float16": 2.0, "q8_0": 34 / 32, "q4h": 18 / 32}.get(each, 4.0) for each in (dtype.split("/") * 2)[:2])
+        each = sum(layer.heads * (layer.k_dim * k + layer.v_dim * v) for layer in self.attention)  # bytes of a cell
+        cells = int(room // each) if each else FEWEST_CELLS
         if cells < FEWEST_CELLS:
-            least = memory - room + math.ceil(FEWEST_CELLS * each * numbers)
+            least = memory - room + math.ceil(FEWEST_CELLS * each)
             raise ArgumentError(f"[hf.Cache] memory: got {memory} bytes, allowed {least} or more for this model")
         return cells
 

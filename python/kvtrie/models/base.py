@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from .. import ops
-from .._arguments import flag, progress_of, refusal, text
+from .._arguments import CellFormats, cell_formats, flag, progress_of, refusal
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from .._locks import make_lock
 from .._options import TextOptions
@@ -259,7 +259,7 @@ class Model(WithHead):
     def caches(
         self,
         capacity: int = 8192,
-        dtype: str = "float16",
+        dtype: CellFormats = "float16",
         *,
         window_capacity: int | None = None,
         memory: int | None = None,
@@ -269,13 +269,14 @@ class Model(WithHead):
     ) -> list[CausalCache | RecurrentCache]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V (docs/cell_formats.md).
 
-        ``dtype``: "float16", "float32", or "q8_0" where heads are of multiples of 32 numbers. ``window_capacity``:
-        cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what layers with a window
-        keep, in tokens, the window itself if None. ``slots``: recurrent states (float32), one for each session and each
-        point that a later prompt may go on from; None: 64, and of small ones more, one for each 16 cells. ``warm_up``:
-        whether :meth:`warm_up` is called, too, with ``wait=False``. Further ``options`` go to ``CausalCache``.
+        ``dtype``: "float16", "float32", "q8_0" or "q4h" (heads are of multiples of 32 numbers then), or two as a pair
+        or as "K/V". ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None.
+        ``memory``: what layers with a window keep, in tokens, the window itself if None. ``slots``: recurrent states
+        (float32), one for each session and each point that a later prompt may go on from; None: 64, and of small ones
+        more, one for each 16 cells. ``warm_up``: whether :meth:`warm_up` is called. ``options`` go to ``CausalCache``.
         """
         flag(warm_up, "model.caches", "warm_up")
+        kept = cell_formats(dtype, "model.caches", "dtype")
         config = self.config
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
@@ -287,14 +288,14 @@ class Model(WithHead):
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity
             shape = (list(group.layers), *group.heads_of(config), cells)
-            caches.append(CausalCache(*shape, dtype=dtype, **{**own, **options}))
+            caches.append(CausalCache(*shape, dtype=kept, **{**own, **options}))
         caches += state_caches(self.states(config), slots, caches, options["device"])
         if warm_up:
-            self.warm_up(None if options["device"] in ("host", "null") else dtype, wait=False)
+            self.warm_up(None if options["device"] in ("host", "null") else kept, wait=False)
         return caches
 
     def warm_up(
-        self, dtype: str | None = "float16", progress: bool | Progress | None = None, *, wait: bool = True
+        self, dtype: CellFormats | None = "float16", progress: bool | Progress | None = None, *, wait: bool = True
     ) -> None:
         """Compiles and proves every kernel that steps of this model launch, whatever their number of rows.
 
@@ -306,15 +307,14 @@ class Model(WithHead):
         (docs/own_model.md).
         """
         flag(wait, "model.warm_up", "wait")
-        if dtype is not None:
-            text(dtype, "model.warm_up", "dtype")
+        kept = None if dtype is None else cell_formats(dtype, "model.warm_up", "dtype")
         progress_of(progress, "model.warm_up")
         close = None
         if progress is True:
             progress, close = tqdm_progress(desc="compiling kernels", unit="part", leave=False, delay=1)
         try:
             with self._warm_lock:
-                self._warm_up(dtype, progress or None, wait)
+                self._warm_up(kept, progress or None, wait)
         finally:
             if close is not None:
                 close()
