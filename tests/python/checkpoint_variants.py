@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gguf_forms import more_forms
 from sweep_latent import LATENT_VARIANTS, latent_forms
 
 Raw = dict[str, Any]
@@ -426,7 +427,7 @@ GGUF: dict[str, Form] = {
             "leading_dense_block_count": c.expert_layers[0],
         },
     ),
-    **{name: Form(*each) for name, each in latent_forms(_scored).items()},
+    **{name: Form(*each) for name, each in {**latent_forms(_scored), **more_forms(_scored)}.items()},
     "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
     "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
     "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),

@@ -270,7 +270,8 @@ def recorded() -> Iterator[list[Recording]]:
 
 def check_record(architecture: str, values: Recording) -> None:
     """Every key that a list calls "read" was asked for, and no other."""
-    settings, asked = file_settings(architecture, _form(architecture), "none", False), set(values.asked)
+    name = architecture.partition("/")[0]
+    settings, asked = file_settings(name, _form(architecture), "none", False), set(values.asked)
     for key in dict(values).keys() - BY_THE_READER:
         setting = setting_of(key, settings)
         called = setting is not None and setting.fate == "read"
