@@ -201,6 +201,12 @@ VARIANTS: dict[str, Variant] = {
     ),
     "hunyuan_v1_dense-bias": Variant("hunyuan_v1_dense", {"attention_bias": True, "head_dim": 16}),
     "hunyuan_v1_dense-tied": Variant("hunyuan_v1_dense", {"tie_word_embeddings": True, "rope_parameters": _LLAMA3}),
+    "hunyuan_v1_moe-alpha": Variant(
+        "hunyuan_v1_moe",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}},
+    ),
+    "hunyuan_v1_moe-list": Variant("hunyuan_v1_moe", {"moe_topk": [3, 3, 3], "attention_bias": True, "head_dim": 16}),
+    "hunyuan_v1_moe-tied": Variant("hunyuan_v1_moe", {"tie_word_embeddings": True, "num_experts": 5}),
     "ernie4_5-bias": Variant("ernie4_5", {"use_bias": True}),
     "ernie4_5-plain": Variant("ernie4_5", {"head_dim": 16, "num_key_value_heads": 1}),
     "ernie4_5-tied": Variant("ernie4_5", {"tie_word_embeddings": True, "rope_parameters": _YARN}),

@@ -149,6 +149,16 @@ def _bamba(c: Any) -> Raw:
     return {**_mamba(c, {}), "rope__scaling__finetuned": True}
 
 
+def _hunyuan(c: Any) -> Raw:
+    return {
+        "expert_count": c.num_experts,
+        "expert_used_count": c.num_experts_per_tok,
+        "expert_feed_forward_length": c.moe_intermediate_size,
+        "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
+        "expert_shared_count": 1,
+    }
+
+
 def _kimi(c: Any, scored: Raw) -> Raw:
     latent = {key: value for key, value in latent_keys(c).items() if key != "attention__value_length"}
     return {
@@ -249,6 +259,7 @@ def more_forms(scored: Callable[[Any], Raw]) -> dict[str, _Form]:
         "nemotron_h": ("nemotron_h", "nemotron_h", of_one_part, _nemotron),
         "nemotron_h_moe": ("nemotron_h", "nemotron_h_moe", {"use_bias": True}, _nemotron_moe),
         "granitehybrid/partly": ("bamba", "granitehybrid", {"attn_layer_indices": [0, 2]}, _bamba),
+        "hunyuan-moe": ("hunyuan_v1_moe", "hunyuan-moe", {}, _hunyuan),
         "kimi-linear": ("kimi_linear", "kimi-linear", {}, lambda c: _kimi(c, scored(c))),
         "kimi-linear-ranked": ("kimi_linear", "kimi-linear", {"q_lora_rank": 16}, lambda c: _kimi(c, scored(c))),
     }

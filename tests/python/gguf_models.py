@@ -139,6 +139,7 @@ _OTHER = {
         ".mlp.gate.": ".mixer.gate.",
         ".mlp.shared_experts.": ".mixer.shared_experts.",
     },
+    "hunyuan-moe": {".mlp.gate.": ".mlp.gate.wg."},
     "kimi-linear": {".dt_bias": ".dt_proj.bias", ".mlp.gate.e_score": ".block_sparse_moe.gate.e_score"},
     "falcon-h1": {".post_attention_layernorm.": ".pre_ff_layernorm.", ".dt_bias": ".dt_proj.bias"},
 }
