@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gguf_forms import more_forms
+from gguf_forms import experts_alone, more_forms, scales
 from sweep_latent import LATENT_VARIANTS, latent_forms
 
 Raw = dict[str, Any]
@@ -63,20 +63,6 @@ def _experts(c: Any) -> Raw:
     }
 
 
-def _scales(c: Any) -> Raw:
-    return {
-        "embedding_scale": c.embedding_multiplier,
-        "attention__scale": c.attention_multiplier,
-        "residual_scale": c.residual_multiplier,
-        "logit_scale": 1 / c.logits_multiplier,
-    }
-
-
-def _experts_alone(c: Any) -> Raw:
-    """Their width is that of MLPs."""
-    return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
-
-
 def _shared(c: Any) -> Raw:
     return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
@@ -96,26 +82,6 @@ def _none(c: Any) -> Raw:
 
 
 _LINEAR_KINDS = ["linear_attention"] * 2
-
-
-def _mamba(c: Any) -> Raw:
-    return {
-        "ssm__conv_kernel": c.conv_width,
-        "ssm__state_size": c.mamba_state,
-        "ssm__group_count": c.mamba_groups,
-        "ssm__time_step_rank": c.mamba_heads,
-        "ssm__inner_size": c.mamba_inner,
-    }
-
-
-def _granite_hybrid(c: Any) -> Raw:
-    heads = [c.num_key_value_heads if kind == "full_attention" else 0 for kind in c.layer_types]
-    return {
-        **_mamba(c),
-        **_scales(c),
-        "attention__head_count_kv": heads,
-        "rope__scaling__finetuned": not c.still_layers,
-    }
 
 
 def _short_convolutions(c: Any) -> Raw:
@@ -388,39 +354,6 @@ def _scored(c: Any) -> Raw:
 
 
 GGUF: dict[str, Form] = {
-    "granitehybrid": Form(
-        "granitemoehybrid",
-        "granitehybrid",
-        {"intermediate_size": 16},
-        lambda c: {
-            **_granite_hybrid(c),
-            **_experts_alone(c),
-            "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
-        },
-    ),
-    "granitehybrid-dense": Form(
-        "granitemoehybrid",
-        "granitehybrid",
-        {
-            "num_local_experts": 0,
-            "shared_intermediate_size": 48,
-            "position_embedding_type": None,
-            "mamba_proj_bias": True,
-            "mamba_n_groups": 1,
-        },
-        _granite_hybrid,
-    ),
-    "falcon-h1": Form(
-        "falcon_h1",
-        "falcon-h1",
-        {
-            "mamba_norm_before_gate": False,
-            **{f"{name}_multiplier": 1.0 for name in ("embedding", "lm_head", "key", "attention_out", "ssm_out")},
-            "ssm_multipliers": [1.0] * 5,
-            "mlp_multipliers": [1.0] * 2,
-        },
-        _mamba,
-    ),
     "lfm2": Form("lfm2", "lfm2", {}, _short_convolutions),
     "lfm2moe": Form(
         "lfm2_moe",
@@ -448,10 +381,10 @@ GGUF: dict[str, Form] = {
     ),
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
-    "llama/experts": Form("mixtral", "llama", {}, _experts_alone),
+    "llama/experts": Form("mixtral", "llama", {}, experts_alone),
     "smollm3": Form("smollm3", "smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}, _none),
-    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, _scales),
-    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**_scales(c), **_experts_alone(c)}),
+    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, scales),
+    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**scales(c), **experts_alone(c)}),
     "olmo2": Form("olmo2", "olmo2", {}, _none),
     "exaone4": Form("exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, _none),
     "glm4": Form("glm4", "glm4", {"attention_bias": True}, _none),

@@ -72,7 +72,7 @@ def _shared_cells(c: Any) -> Raw:
         **_windows(c),
         "attention__shared_kv_layers": sum(source is not None for source in c.sources),
         **({} if c.cap is None else {"final_logit_softcapping": c.cap}),
-        **({} if c.per_layer is None else {"embedding_length_per_layer_input": c.per_layer.width}),
+        "embedding_length_per_layer_input": 0 if c.per_layer is None else c.per_layer.width,
     }
 
 
@@ -113,27 +113,52 @@ def _gemma4_experts(c: Any) -> Raw:
     }
 
 
-def _mamba(c: Any, inner: Raw) -> Raw:
-    """``inner``: widths of MLPs, by the kind of a layer."""
-    attends = [kind == "full_attention" for kind in c.layer_types]
+def scales(c: Any) -> Raw:
+    return {
+        "embedding_scale": c.embedding_multiplier,
+        "attention__scale": c.attention_multiplier,
+        "residual_scale": c.residual_multiplier,
+        "logit_scale": 1 / c.logits_multiplier,
+    }
+
+
+def experts_alone(c: Any) -> Raw:
+    """Their width is that of MLPs."""
+    return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
+
+
+def _granite_hybrid(c: Any) -> Raw:
+    return {**_mamba(c, {}), **scales(c), "rope__scaling__finetuned": not c.still_layers}
+
+
+def _ssm(c: Any) -> Raw:
     return {
         "ssm__conv_kernel": c.conv_width,
         "ssm__state_size": c.mamba_state,
         "ssm__group_count": c.mamba_groups,
         "ssm__time_step_rank": c.mamba_heads,
         "ssm__inner_size": c.mamba_inner,
+    }
+
+
+def _mamba(c: Any, inner: Raw) -> Raw:
+    """``inner``: widths of MLPs, by the kind of a layer."""
+    attends = [kind == "full_attention" for kind in c.layer_types]
+    return {
+        **_ssm(c),
         "attention__head_count_kv": [c.num_key_value_heads if each else 0 for each in attends],
         **({"feed_forward_length": [inner.get(kind, 0) for kind in c.layer_types]} if inner else {}),
     }
 
 
 def _nemotron(c: Any) -> Raw:
-    return _mamba(c, {"mlp": c.intermediate_size})
+    return {**_mamba(c, {"mlp": c.intermediate_size}), "attention__layer_norm_epsilon": 1e-5}
 
 
 def _nemotron_moe(c: Any) -> Raw:
     return {
         **_mamba(c, {"mlp": c.intermediate_size, "moe": c.moe_intermediate_size}),
+        "attention__layer_norm_epsilon": 1e-5,
         "expert_count": c.num_experts,
         "expert_used_count": c.num_experts_per_tok,
         "expert_feed_forward_length": c.moe_intermediate_size,
@@ -259,6 +284,39 @@ def more_forms(scored: Callable[[Any], Raw]) -> dict[str, _Form]:
         "nemotron_h": ("nemotron_h", "nemotron_h", of_one_part, _nemotron),
         "nemotron_h_moe": ("nemotron_h", "nemotron_h_moe", {"use_bias": True}, _nemotron_moe),
         "granitehybrid/partly": ("bamba", "granitehybrid", {"attn_layer_indices": [0, 2]}, _bamba),
+        "granitehybrid": (
+            "granitemoehybrid",
+            "granitehybrid",
+            {"intermediate_size": 16},
+            lambda c: {
+                **_granite_hybrid(c),
+                **experts_alone(c),
+                "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
+            },
+        ),
+        "granitehybrid-dense": (
+            "granitemoehybrid",
+            "granitehybrid",
+            {
+                "num_local_experts": 0,
+                "shared_intermediate_size": 48,
+                "position_embedding_type": None,
+                "mamba_proj_bias": True,
+                "mamba_n_groups": 1,
+            },
+            _granite_hybrid,
+        ),
+        "falcon-h1": (
+            "falcon_h1",
+            "falcon-h1",
+            {
+                "mamba_norm_before_gate": False,
+                **{f"{name}_multiplier": 1.0 for name in ("embedding", "lm_head", "key", "attention_out", "ssm_out")},
+                "ssm_multipliers": [1.0] * 5,
+                "mlp_multipliers": [1.0] * 2,
+            },
+            _ssm,
+        ),
         "hunyuan-moe": ("hunyuan_v1_moe", "hunyuan-moe", {}, _hunyuan),
         "kimi-linear": ("kimi_linear", "kimi-linear", {}, lambda c: _kimi(c, scored(c))),
         "kimi-linear-ranked": ("kimi_linear", "kimi-linear", {"q_lora_rank": 16}, lambda c: _kimi(c, scored(c))),

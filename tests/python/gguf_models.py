@@ -175,8 +175,9 @@ def _beside(architecture: str, config: Any) -> dict[str, Any]:
         found["rope_freqs.weight"] = np.array(scaling["long_factor"])
     for layer, source in enumerate(getattr(config, "sources", ())):
         if source is not None:
-            unread = {f"blk.{layer}.attn_{part}.weight": np.ones((2, config.hidden_size)) for part in "kv"}
-            found |= {**unread, f"blk.{layer}.attn_k_norm.weight": np.ones(2)}
+            heads, size = config.heads_of(layer)
+            unread = {f"blk.{layer}.attn_{part}.weight": np.ones((heads * size, config.hidden_size)) for part in "kv"}
+            found |= {**unread, f"blk.{layer}.attn_k_norm.weight": np.ones(size)}
     return found
 
 

@@ -54,7 +54,10 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35moe": ("qwen3-5-experts", {}),
 }
 # The same of architectures for which a checkpoint is made; what a file cannot say is what families take for granted.
-FORMS = {name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128}) for name in ("gpt-oss",)}
+FORMS = {
+    name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128})
+    for name in ("gpt-oss", "mistral3", "phi3")
+}
 # Keys that llama.cpp has and this version of the gguf package does not.
 LLAMA_CPP = (
     *("rope.scale_linear", "rope.scaling.alpha", "attention.recurrent_layers", "attention.rope_pattern"),

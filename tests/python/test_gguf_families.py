@@ -75,6 +75,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {},
         "rope.scaling.type: got 'none', allowed yarn beside attention.temperature_scale",
     ),
+    "two factors of attention": (
+        "mistral3",
+        {".rope.scaling.yarn_attn_factor": 1.1386294},
+        {},
+        "rope.scaling.yarn_attn_factor: got 1.1386294, allowed none beside rope.scaling.yarn_log_multiplier",
+    ),
     "growth by other steps": (
         "mistral3/growth",
         {".attention.temperature_length": 24},
@@ -82,7 +88,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "attention.temperature_length: got 24, allowed 0 or 16",
     ),
     "sizes of sliding heads": ("olmo2/windows", {".attention.key_length_swa": 16}, {}, "key_length_swa: got 16"),
-    "scaled gemma3n": ("gemma3n", {".rope.scaling.factor": 2.0}, {}, "rope.scaling.factor: got 2.0, allowed none"),
+    "scaled gemma3n": ("gemma3n", {".rope.scaling.factor": 2.0}, {}, "rope.scaling.factor: got 2.0, allowed 0 or 1"),
     "streams": ("gemma3n", {".altup.num_inputs": 3}, {}, "altup.num_inputs: got 3"),
     "another active stream": ("gemma3n", {".altup.active_idx": 4}, {}, "altup.active_idx: got 4"),
     "all gates": (

@@ -34,12 +34,16 @@ GGUF_SETTINGS: Settings = {
 
 def mistral3_from_gguf(d: Description) -> dict[str, object]:
     """Of files with the architecture ``mistral3``, which have no windows."""
-    found = d.dense()
-    all_dim = round(d.keys.number(".rope.scaling.yarn_log_multiplier", 0.0), 6)  # of a float32
-    scaling = found.get("rope_scaling")
-    if all_dim and isinstance(scaling, dict) and scaling["rope_type"] == "yarn":
-        found["rope_scaling"] = {**scaling, "mscale": 1.0, "mscale_all_dim": all_dim}
-    return {**found, "sliding_window": None}
+    found, keys = {**d.dense(), "sliding_window": None}, d.keys
+    key, other = ".rope.scaling.yarn_log_multiplier", ".rope.scaling.yarn_attn_factor"
+    all_dim, scaling = keys.number(key, 0.0), found.get("rope_scaling")
+    if all_dim < 0:
+        raise keys.error(key, all_dim, "0 or more")
+    if not all_dim or not isinstance(scaling, dict) or scaling["rope_type"] != "yarn":
+        return found
+    if keys.has(other):  # what replaces the factor of attention
+        raise keys.error(other, keys.number(other, 1.0), f"none beside {key[1:]}")
+    return {**found, "rope_scaling": {**scaling, "mscale": 1.0, "mscale_all_dim": all_dim}}
 
 
 class Mistral(CausalModel):

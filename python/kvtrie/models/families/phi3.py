@@ -34,6 +34,7 @@ _GGUF: Settings = {
     ".rope.dimension_count": read("rotated numbers of each head"),
     ".rope.scaling.type": read("none, linear by a factor of 1, or longrope beside rope_factors_long.weight"),
     ".rope.scaling.attn_factor": read("multiplies cosine and sine, with longrope"),
+    **dict.fromkeys((".rope.scaling.yarn_beta_fast", ".rope.scaling.yarn_beta_slow"), neutral("of yarn")),
     ".rope.scaling.original_context_length": read("up to which rope_factors_short.weight divides frequencies"),
 }
 

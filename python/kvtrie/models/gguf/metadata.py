@@ -12,7 +12,7 @@ import re
 from ...errors import FormatError
 from .keys import Keys
 from .reader import GgufFile
-from .rope import divisors, long_scaling, original_length, rope_scaling
+from .rope import divisors, factor_key, long_scaling, original_length, rope_scaling
 
 
 class Description:
@@ -155,11 +155,10 @@ class Description:
     def unscaled(self) -> None:
         """Raises ``kv.errors.FormatError`` where frequencies are scaled."""
         scaling = rope_scaling(self, self.keys.positive(".rope.freq_base", 10000.0))
+        if scaling is not None and scaling["rope_type"] == "linear":
+            raise self.keys.error(factor_key(self.keys), scaling["factor"], "0 or 1")
         if scaling is not None:
-            key, one = ".rope.scaling.factor", scaling["rope_type"] == "linear"
-            raise self.keys.error(
-                key if one else ".rope.scaling.type", scaling["factor" if one else "rope_type"], "none"
-            )
+            raise self.keys.error(".rope.scaling.type", scaling["rope_type"], "none")
 
     def long(self) -> dict[str, object]:
         """RoPE of Phi-3."""

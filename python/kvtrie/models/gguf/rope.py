@@ -74,8 +74,9 @@ def long_scaling(d: Described) -> dict[str, object] | None:
         raise keys.error(
             ".rope.scaling.type", kind, f"{', '.join(kinds)}{'' if long else f' without {LONG_FACTORS[1]}'}"
         )
-    if kind == "linear" and _factor(d) != 1.0:
-        raise keys.error(".rope.scaling.factor", _factor(d), "0 or 1")
+    linear = _factor(d)
+    if kind == "linear" and linear != 1.0:
+        raise keys.error(factor_key(keys), linear, "0 or 1")
     most, original = keys.integer(".context_length"), original_length(keys)
     factor = keys.number(".rope.scaling.attn_factor", 1.0)
     _check_mixed(d, kind)
@@ -91,6 +92,11 @@ def long_scaling(d: Described) -> dict[str, object] | None:
 
 def original_length(keys: Keys) -> int:
     return keys.integer(".rope.scaling.original_context_length", 0, default=0) or keys.integer(".context_length")
+
+
+def factor_key(keys: Keys) -> str:
+    """The key that has the factor of linear scaling: the new one, or the old one."""
+    return ".rope.scaling.factor" if keys.number(".rope.scaling.factor", 0.0) else ".rope.scale_linear"
 
 
 def _factor(d: Described) -> float:
