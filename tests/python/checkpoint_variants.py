@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gguf_forms import experts_alone, more_forms, scales
 from sweep_latent import LATENT_VARIANTS, latent_forms
 
 Raw = dict[str, Any]
@@ -62,20 +63,6 @@ def _experts(c: Any) -> Raw:
     }
 
 
-def _scales(c: Any) -> Raw:
-    return {
-        "embedding_scale": c.embedding_multiplier,
-        "attention__scale": c.attention_multiplier,
-        "residual_scale": c.residual_multiplier,
-        "logit_scale": 1 / c.logits_multiplier,
-    }
-
-
-def _experts_alone(c: Any) -> Raw:
-    """Their width is that of MLPs."""
-    return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
-
-
 def _shared(c: Any) -> Raw:
     return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
@@ -95,26 +82,6 @@ def _none(c: Any) -> Raw:
 
 
 _LINEAR_KINDS = ["linear_attention"] * 2
-
-
-def _mamba(c: Any) -> Raw:
-    return {
-        "ssm__conv_kernel": c.conv_width,
-        "ssm__state_size": c.mamba_state,
-        "ssm__group_count": c.mamba_groups,
-        "ssm__time_step_rank": c.mamba_heads,
-        "ssm__inner_size": c.mamba_inner,
-    }
-
-
-def _granite_hybrid(c: Any) -> Raw:
-    heads = [c.num_key_value_heads if kind == "full_attention" else 0 for kind in c.layer_types]
-    return {
-        **_mamba(c),
-        **_scales(c),
-        "attention__head_count_kv": heads,
-        "rope__scaling__finetuned": not c.still_layers,
-    }
 
 
 def _short_convolutions(c: Any) -> Raw:
@@ -200,6 +167,12 @@ VARIANTS: dict[str, Variant] = {
     ),
     "hunyuan_v1_dense-bias": Variant("hunyuan_v1_dense", {"attention_bias": True, "head_dim": 16}),
     "hunyuan_v1_dense-tied": Variant("hunyuan_v1_dense", {"tie_word_embeddings": True, "rope_parameters": _LLAMA3}),
+    "hunyuan_v1_moe-alpha": Variant(
+        "hunyuan_v1_moe",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0}},
+    ),
+    "hunyuan_v1_moe-list": Variant("hunyuan_v1_moe", {"moe_topk": [3, 3, 3], "attention_bias": True, "head_dim": 16}),
+    "hunyuan_v1_moe-tied": Variant("hunyuan_v1_moe", {"tie_word_embeddings": True, "num_experts": 5}),
     "ernie4_5-bias": Variant("ernie4_5", {"use_bias": True}),
     "ernie4_5-plain": Variant("ernie4_5", {"head_dim": 16, "num_key_value_heads": 1}),
     "ernie4_5-tied": Variant("ernie4_5", {"tie_word_embeddings": True, "rope_parameters": _YARN}),
@@ -381,39 +354,6 @@ def _scored(c: Any) -> Raw:
 
 
 GGUF: dict[str, Form] = {
-    "granitehybrid": Form(
-        "granitemoehybrid",
-        "granitehybrid",
-        {"intermediate_size": 16},
-        lambda c: {
-            **_granite_hybrid(c),
-            **_experts_alone(c),
-            "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
-        },
-    ),
-    "granitehybrid-dense": Form(
-        "granitemoehybrid",
-        "granitehybrid",
-        {
-            "num_local_experts": 0,
-            "shared_intermediate_size": 48,
-            "position_embedding_type": None,
-            "mamba_proj_bias": True,
-            "mamba_n_groups": 1,
-        },
-        _granite_hybrid,
-    ),
-    "falcon-h1": Form(
-        "falcon_h1",
-        "falcon-h1",
-        {
-            "mamba_norm_before_gate": False,
-            **{f"{name}_multiplier": 1.0 for name in ("embedding", "lm_head", "key", "attention_out", "ssm_out")},
-            "ssm_multipliers": [1.0] * 5,
-            "mlp_multipliers": [1.0] * 2,
-        },
-        _mamba,
-    ),
     "lfm2": Form("lfm2", "lfm2", {}, _short_convolutions),
     "lfm2moe": Form(
         "lfm2_moe",
@@ -426,7 +366,7 @@ GGUF: dict[str, Form] = {
             "leading_dense_block_count": c.expert_layers[0],
         },
     ),
-    **{name: Form(*each) for name, each in latent_forms(_scored).items()},
+    **{name: Form(*each) for name, each in {**latent_forms(_scored), **more_forms(_scored)}.items()},
     "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
     "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
     "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),
@@ -441,10 +381,10 @@ GGUF: dict[str, Form] = {
     ),
     "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
     "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
-    "llama/experts": Form("mixtral", "llama", {}, _experts_alone),
+    "llama/experts": Form("mixtral", "llama", {}, experts_alone),
     "smollm3": Form("smollm3", "smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}, _none),
-    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, _scales),
-    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**_scales(c), **_experts_alone(c)}),
+    "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, scales),
+    "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**scales(c), **experts_alone(c)}),
     "olmo2": Form("olmo2", "olmo2", {}, _none),
     "exaone4": Form("exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, _none),
     "glm4": Form("glm4", "glm4", {"attention_bias": True}, _none),

@@ -135,6 +135,7 @@ _VALUES: dict[str, list[Any]] = {
     "routed_scaling_factor": [1.0, 2.5],
     "rotary_dim": [4, 8],
     "moe_k": [1, 3],
+    "moe_topk": [1, 3, [3, 3, 3], [1, 2, 1]],
     "moe_num_experts": [2, 5],
     "moe_num_shared_experts": [0, 1],
     "moe_layer_start_index": [0, 2],

@@ -24,6 +24,8 @@ MODEL_TYPES = {
     "qwen35": "qwen3_5_text",
     "qwen35moe": "qwen3_5_moe_text",
     "gpt-oss": "gpt_oss",
+    "mistral3": "mistral",
+    "phi3": "phi3",
 }
 HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")
 SPARSE = ("qwen3next", "qwen35moe", "gpt-oss")
@@ -48,6 +50,8 @@ OWN = {
         *("attention.sliding_window_pattern", "attention.key_length_swa", "attention.value_length_swa"),
         *("expert_count", "expert_used_count", "expert_feed_forward_length"),
     },
+    "mistral3": {"rope.scaling.yarn_log_multiplier"},
+    "phi3": {"attention.sliding_window"},
     **{
         name: {
             *("full_attention_interval", "attention.recurrent_layers", "ssm.conv_kernel", "ssm.state_size"),
@@ -199,11 +203,17 @@ class _File:
         if self.architecture in HYBRIDS:
             raw |= self.hybrid(layers, rotated)
             raw["partial_rotary_factor"] = rotated / size
+        elif self.architecture == "phi3" and 2 <= rotated <= size and rotated % 2 == 0:
+            raw["partial_rotary_factor"] = rotated / size
         elif rotated != size:
             raise _Refused
         if self.architecture == "gemma3":
             scale = hidden // heads if layers == 62 else size
             raw |= {**self.gemma(layers, size), "query_pre_attn_scalar": scale}
+        if self.architecture == "mistral3":
+            raw["sliding_window"] = None
+        if self.architecture == "phi3":
+            raw["sliding_window"] = self.whole("attention.sliding_window", 0) or None
         if self.architecture == "gpt-oss":
             raw |= self.gpt_oss(layers, size, raw["rope_theta"])
         if not math.isclose(self.real("attention.scale", 0.0) or scale**-0.5, scale**-0.5, rel_tol=1e-6):
@@ -368,11 +378,15 @@ class _File:
         if kind not in ("none", "linear", "yarn") or theta <= 0:
             raise _Refused
         factor = self.factor() if kind != "none" else 1.0
+        if self.architecture == "phi3" and (kind == "yarn" or factor != 1):
+            raise _Refused
         mixed = self.real("rope.scaling.yarn_ext_factor", -1.0)
         mixed = mixed if mixed >= 0 else float(kind == "yarn")
         if mixed != float(kind == "yarn") or self.real("rope.scaling.attn_factor", 1.0) != 1.0:
             raise _Refused
         attention = 1.0 + 0.1 * math.log(factor) if kind == "yarn" and factor > 1 else 1.0
+        if self.architecture == "mistral3":
+            attention /= self.temperature(kind, factor)
         # Ignored, or in place of what attention is multiplied by, or times that: the file may mean any of the three.
         stated = self.real("rope.scaling.yarn_attn_factor", attention)
         if not math.isclose(stated, attention, rel_tol=1e-6):
@@ -390,6 +404,13 @@ class _File:
             "original_max_position_embeddings": context,
         }
 
+    def temperature(self, kind: str, factor: float) -> float:
+        """What attention is divided by: of a mscale_all_dim beside an mscale of 1."""
+        share = self.real("rope.scaling.yarn_log_multiplier", 0.0)
+        if share < 0 or (share and kind == "yarn" and "rope.scaling.yarn_attn_factor" in self.own):
+            raise _Refused
+        return 1.0 + 0.1 * share * math.log(factor) if kind == "yarn" and factor > 1 else 1.0
+
     def factor(self) -> float:
         new, old = self.own.get("rope.scaling.factor"), self.own.get("rope.scale_linear")
         found = self.real("rope.scaling.factor" if new is not None else "rope.scale_linear", 0.0)
@@ -401,7 +422,7 @@ class _File:
         found = self.arrays.get("rope_freqs.weight")
         if found is None:
             return np.ones(rotated // 2)
-        if self.architecture != "llama" or found.shape != (rotated // 2,) or not (found > 0).all():
+        if self.architecture not in ("llama", "mistral3") or found.shape != (rotated // 2,) or not (found > 0).all():
             raise _Refused
         return found.astype(np.float64)
 

@@ -54,7 +54,10 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35moe": ("qwen3-5-experts", {}),
 }
 # The same of architectures for which a checkpoint is made; what a file cannot say is what families take for granted.
-FORMS = {name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128}) for name in ("gpt-oss",)}
+FORMS = {
+    name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128})
+    for name in ("gpt-oss", "mistral3", "phi3")
+}
 # Keys that llama.cpp has and this version of the gguf package does not.
 LLAMA_CPP = (
     *("rope.scale_linear", "rope.scaling.alpha", "attention.recurrent_layers", "attention.rope_pattern"),
@@ -270,7 +273,8 @@ def recorded() -> Iterator[list[Recording]]:
 
 def check_record(architecture: str, values: Recording) -> None:
     """Every key that a list calls "read" was asked for, and no other."""
-    settings, asked = file_settings(architecture, _form(architecture), "none", False), set(values.asked)
+    name = architecture.partition("/")[0]
+    settings, asked = file_settings(name, _form(architecture), "none", False), set(values.asked)
     for key in dict(values).keys() - BY_THE_READER:
         setting = setting_of(key, settings)
         called = setting is not None and setting.fate == "read"

@@ -224,6 +224,12 @@ _CAUSAL = (
         {**_SIZES, "hidden_act": "silu", "mlp_bias": False, "attention_out_bias": False},
     ),
     Family("hunyuan_v1_dense", "HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", {**_SIZES, "hidden_act": "silu"}),
+    Family(
+        "hunyuan_v1_moe",
+        "HunYuanMoEV1Config",
+        "HunYuanMoEV1ForCausalLM",
+        {**_SIZES, "hidden_act": "silu", "num_experts": 4, "moe_topk": 2},
+    ),
     Family("ernie4_5", "Ernie4_5Config", "Ernie4_5ForCausalLM", {**_SIZES, "hidden_act": "silu", "use_bias": False}),
     Family(
         "dots1",

@@ -10,6 +10,7 @@ import pytest
 
 import kvtrie as kv
 from gguf_files import Kind, random_blocks
+from kvtrie.models.exact_blocks import EXACT
 from kvtrie.models.weight_table import BLOCKS
 from reference_llama import random_llama
 from test_models import all_logits
@@ -144,3 +145,17 @@ def test_experts_of_one_set_have_one_precision() -> None:
     assert experts.precision == experts[0].precision == "exact"
     with pytest.raises(kv.errors.ArgumentError, match=r"weight: got precision auto, allowed exact"):
         experts.put(1, auto)
+
+
+@pytest.mark.parametrize("kind", ["IQ4_NL", "Q3_K"])
+def test_what_no_kernel_reads_becomes_blocks_of_the_same_numbers(kind: str) -> None:
+    """Of blocks of any bits but those whose factor is no number."""
+    size = gguf.GGML_QUANT_SIZES[Kind[kind]][1]
+    raw = np.random.default_rng(3).integers(0, 256, (400, 3 * size), np.uint8)
+    with np.errstate(all="ignore"):
+        wanted = gguf.quants.dequantize(raw, Kind[kind])
+    finite = np.isfinite(wanted).all(axis=1)
+    assert finite.sum() > 200
+    kept = EXACT[kind].make(raw[finite], "w")
+    found = gguf.quants.dequantize(kept, Kind[EXACT[kind].kind.upper()])
+    np.testing.assert_array_equal(found, wanted[finite])

@@ -16,12 +16,13 @@ import pytest
 import torch
 import transformers
 
-import gguf_models
+import gguf_files
 import gguf_sweep
 import kvtrie as kv
 from bounds import LOGITS, close, difference
 from checkpoint_variants import GGUF, VARIANTS, Variant
 from config_sweep import Case, build, computed, save, tokens, unchanged
+from gguf_models import gguf_file
 from kvtrie.models.weights import to_float32
 from sweep_families import FAMILIES
 
@@ -82,28 +83,46 @@ def rows(model: Any, session: Any, chunk: int) -> Any:
 @pytest.mark.parametrize("name", marked(GGUF))
 def test_gguf_files_are_the_same_model(name: str, tmp_path: Path) -> None:
     """Names of tensors by the tables of the ``gguf`` package; the bits of each logit are the checkpoint's."""
-    form = GGUF[name]
-    case = Case(form.family, form.changes)
-    save(build(case), case.file(), tmp_path)
-    family = kv.models._FAMILIES[form.family]
-    config = family.parse_config(case.file())
-    sources = family.adapt(config, kv.models.weights.open_folder(tmp_path))
-    weights = {key: to_float32(sources[key].read(), sources[key].dtype) for key in family.tensor_shapes(config)}
-    keys = form.keys(config)
-    path = gguf_models.write(form.architecture, config, weights, tmp_path / "model.gguf", **keys)
+    path, config, keys = gguf_file(GGUF[name], tmp_path)
     with gguf_sweep.recorded() as records:
         model = kv.models.load(path, dtype="float32")
-    if name == form.architecture:  # not of a second family of an architecture
+    if name in kv.models.gguf.ARCHITECTURES:
         gguf_sweep.check_record(name, records[0])
-    assert type(model) is family
+    assert type(model) is kv.models._FAMILIES[GGUF[name].family]
     assert dataclasses.replace(model.config, bos_token_id=None, eos_token_ids=()) == dataclasses.replace(
         config, bos_token_id=None, eos_token_ids=()
     )
     stored = logits(kv.models.load(tmp_path_without(path), dtype="float32"))
-    if "ssm__state_size" in keys:  # of exp(A_log), whose logarithm is not A_log to the last bit
+    if {
+        "ssm__state_size",
+        "kda__head_dim",
+    } & keys.keys():  # of exp(A_log), whose logarithm is not A_log to the last bit
         close(logits(model), stored, LOGITS)
     else:
         np.testing.assert_array_equal(logits(model), stored)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kept", ["all", "all but one"])
+def test_files_of_2023_have_experts_one_by_one(kept: str, tmp_path: Path) -> None:
+    """Mixtral's first files: ffn_gate.0, ffn_gate.1, ... for ffn_gate_exps."""
+    path = gguf_file(GGUF["llama/experts"], tmp_path)[0]
+    wanted = logits(kv.models.load(path, dtype="float32"))
+
+    def separate(values: dict[str, Any], tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if name.endswith("_exps.weight")]:
+            array, kind = tensors.pop(name)
+            singles = {name.replace("_exps.", f".{index}."): (each, kind) for index, each in enumerate(array)}
+            tensors.update(singles)
+        if kept == "all but one":
+            tensors.pop("blk.1.ffn_down.1.weight")
+
+    gguf_files.rewrite(path, separate)
+    if kept == "all":
+        np.testing.assert_array_equal(logits(kv.models.load(path, dtype="float32")), wanted)
+    else:
+        with pytest.raises(kv.errors.FormatError, match=r"expert_count: got \d+, allowed the experts of blk\.1\."):
+            kv.models.load(path)
 
 
 def tmp_path_without(path: Path) -> Path:

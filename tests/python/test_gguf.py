@@ -13,6 +13,7 @@ import pytest
 import kvtrie as kv
 from bounds import LOGITS_OF_KINDS, LOST_BY_4_BITS, close, difference
 from gguf_files import GOLDENS, Kind, checkpoint, gguf_file, random_blocks, rewrite, write
+from kvtrie.models.exact_blocks import EXACT
 from kvtrie.models.gguf.weights import kinds
 from kvtrie.models.weight_table import BLOCKS
 from reference_llama import random_llama
@@ -38,7 +39,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "qwen3-next-sparse-bias": {"norm_topk_prob": True},
 }
 # exp(log(x)) of a recurrent layer's decay is not x to the last bit.
-EXACT = [name for name in CHECKPOINTS if not name.startswith(("qwen3-5", "qwen3-next"))]
+SAME_BITS = [name for name in CHECKPOINTS if not name.startswith(("qwen3-5", "qwen3-next"))]
 
 
 # An MLP's width where no layer has one; Llama 3's numbers where all frequencies are so long or short that any would do.
@@ -65,7 +66,7 @@ def test_architectures(name: str, tmp_path: Path) -> None:
         assert same_but_for_the_ends(model.config, config)
     logits = all_logits(model, TOKENS, 72)
     wanted = all_logits(kv.models.from_weights(config, weights), TOKENS, 72)
-    if name in EXACT:
+    if name in SAME_BITS:
         np.testing.assert_array_equal(logits, wanted)
     close(logits, wanted, LOGITS_OF_KINDS)
     if not CHECKPOINTS[name]:
@@ -110,7 +111,8 @@ def wide() -> tuple[Any, dict[str, Any]]:
     return kv.models.Llama.parse_config(raw), weights
 
 
-QUICK = ("F16", "Q4_0", "Q6_K", "IQ4_XS", "TQ1_0")  # of each form: floats, blocks of 32 and of 256, tables, threes
+# Of each form: floats, blocks of 32 and of 256, what other blocks hold, tables, threes.
+QUICK = ("F16", "Q4_0", "Q6_K", "Q3_K", "IQ4_XS", "TQ1_0")
 
 
 @pytest.mark.usefixtures("packed")
@@ -149,9 +151,13 @@ def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     expected = {"F32": "float32", "BF16": "float32", "F16": "float16"}.get(kind, "stored")
     assert default.dtype == expected
     assert np.isfinite(wanted).all()
-    same = "float32" if kind in BLOCKS else expected.replace("stored", "float16")  # kept as they are, or rounded
+    same = (
+        "float32" if kind in BLOCKS or kind in EXACT else expected.replace("stored", "float16")
+    )  # kept as they are, or rounded
     wanted = all_logits(kv.models.load(plain, dtype=same), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(default, TOKENS, 72), wanted)
+    if kind in EXACT:
+        assert set(default._kept.values()) == {EXACT[kind].kind}
     if kind in BLOCKS:
         assert set(default._kept.values()) == {BLOCKS[kind]}
         size = sum(tensor.n_bytes for tensor in gguf.GGUFReader(path).tensors)

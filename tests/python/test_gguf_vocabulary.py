@@ -186,9 +186,12 @@ def test_what_ends_turns_is_a_control_token(kind: int, tmp_path: Path) -> None:
 # ---- letters instead of bytes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gemma4", "sarvam-moe"])
-def test_merges_over_letters(name: str, tmp_path: Path) -> None:
-    """Spaces are written as U+2581 and lines are cut; merges are those of the file, bytes stand for other letters."""
+@pytest.mark.parametrize(("kind", "name"), [("gpt2", "gemma4"), ("gpt2", "sarvam-moe"), ("gemma4", "")])
+def test_merges_over_letters(kind: str, name: str, tmp_path: Path) -> None:
+    """Spaces are written as U+2581 and lines are cut; merges are those of the file, bytes stand for other letters.
+
+    Of the kind gemma4 that needs no name.
+    """
     trainer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     trainer.normalizer = normalizers.Replace(" ", "\u2581")
     own = ["<unk>", "<bos>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -211,8 +214,8 @@ def test_merges_over_letters(name: str, tmp_path: Path) -> None:
     reference.add_special_tokens([AddedToken(token, normalized=False) for token in own[:2]])
 
     def keys(writer: Any) -> None:
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(name)
+        writer.add_tokenizer_model(kind)
+        writer.add_tokenizer_pre(name or "default")
         writer.add_token_list(tokens)
         writer.add_token_types([2, 3, *[6] * 256, *[1] * (len(tokens) - 258)])
         writer.add_token_merges(merges)

@@ -117,9 +117,16 @@ def sparse_layers(d: Description) -> tuple[list[int], int]:
     sparse = sorted(set(range(d.layers)) - set(dense))
     count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight") if sparse else 0
     for layer in sparse:  # before any list is made that is as long as this number
-        if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
+        if _experts_of(d, layer, count) != count:
             raise d.keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
     return dense, count
+
+
+def _experts_of(d: Description, layer: int, most: int) -> int:
+    """How many a layer has: in one tensor for all, or one for each, of which no more than ``most`` are counted."""
+    if not d.has(f"blk.{layer}.ffn_down.0.weight"):
+        return d.rows_of(f"blk.{layer}.ffn_down_exps.weight")
+    return sum(d.has(f"blk.{layer}.ffn_down.{index}.weight") for index in range(min(most, len(d.file.tensors))))
 
 
 def experts_from_gguf(d: Description, width: str = ".expert_feed_forward_length") -> dict[str, object]:
@@ -144,8 +151,9 @@ def leading_dense(d: Description) -> int:
     return d.keys.integer(".leading_dense_block_count", len(dense), len(dense), len(dense))
 
 
-def scored_from_gguf(d: Description) -> dict[str, object]:
-    """Of experts that are chosen by their sigmoid and a bias, as GLM-4.5's ``config.json`` has it."""
+def scored_from_gguf(d: Description, norm: bool | None = None) -> dict[str, object]:
+    """Of experts that are chosen by their sigmoid and a bias, as GLM-4.5's ``config.json`` has it. ``norm``: whether an
+    expert's sigmoid is divided by those of all that were chosen; None: the file says it."""
     keys, experts = d.keys, experts_from_gguf(d)
     scale = keys.number(".expert_weights_scale", 1.0)
     if scale < 0:
@@ -157,7 +165,7 @@ def scored_from_gguf(d: Description) -> dict[str, object]:
         "moe_intermediate_size": experts["moe_intermediate_size"],
         "n_shared_experts": keys.integer(".expert_shared_count", 1, 2**10),
         "routed_scaling_factor": scale or 1.0,
-        "norm_topk_prob": keys.flag(".expert_weights_norm", False),
+        "norm_topk_prob": keys.flag(".expert_weights_norm", False) if norm is None else norm,
         "n_group": keys.integer(".expert_group_count", 0, default=0) or 1,
         "topk_group": keys.integer(".expert_group_used_count", 0, default=0) or 1,
         "first_k_dense_replace": leading_dense(d),

@@ -50,7 +50,7 @@ GENERAL: Settings = {
     "xielu.*": refused("this activation is not computed"),
 }
 
-_MODEL = read("the kind of vocabulary: gpt2, llama, or none")
+_MODEL = read("the kind of vocabulary: gpt2, llama, gemma4, or none")
 _VOCABULARY: Settings = {
     "tokenizer.ggml.model": _MODEL,
     "tokenizer.ggml.tokens": read("the vocabulary; of equal texts the last is used in encoding, or the special one"),
@@ -81,15 +81,17 @@ _VOCABULARY: Settings = {
 }
 _OTHER_KIND = "of the other kind of vocabulary"
 
+_MERGED: Settings = {
+    **_VOCABULARY,
+    "tokenizer.ggml.merges": read("which tokens become one, the first of them first"),
+    "tokenizer.ggml.scores": neutral(_OTHER_KIND),
+    "tokenizer.ggml.add_space_prefix": neutral(_OTHER_KIND),
+}
+
 # By tokenizer.ggml.model.
 TOKENIZERS: Mapping[str, Settings] = {
-    "gpt2": {
-        **_VOCABULARY,
-        "tokenizer.ggml.pre": read("how texts are cut before merges apply"),
-        "tokenizer.ggml.merges": read("which tokens become one, the first of them first"),
-        "tokenizer.ggml.scores": neutral(_OTHER_KIND),
-        "tokenizer.ggml.add_space_prefix": neutral(_OTHER_KIND),
-    },
+    "gpt2": {**_MERGED, "tokenizer.ggml.pre": read("how texts are cut before merges apply")},
+    "gemma4": {**_MERGED, "tokenizer.ggml.pre": neutral("the kind of vocabulary says it")},
     "llama": {
         **_VOCABULARY,
         "tokenizer.ggml.scores": read("which pieces become one, the best of them first; in Gemma ids say it"),
@@ -234,16 +236,14 @@ DENSE: Settings = {
         for key in (".expert*", ".moe_*", ".interleave_moe_layer_step", ".leading_dense_block_count")
     },
 }
+SLIDING_SIZES = (".rope.dimension_count_swa", ".attention.key_length_swa", ".attention.value_length_swa")
 WINDOWED: Settings = {
     ".attention.sliding_window": read("keys that a sliding layer sees; 0: no layer slides"),
     ".attention.sliding_window_pattern": read("each n-th layer sees everything; 6 if absent. Or a list, one by one"),
     ".rope.freq_base_swa": read("theta of layers that slide"),
     ".rope.global.freq_base": read("what some converters call rope.freq_base and rope.freq_base_swa"),
     ".rope.local.freq_base": read("what some converters call rope.freq_base and rope.freq_base_swa"),
-    **{
-        key: read("allowed if layers that slide are like the others")
-        for key in (".rope.dimension_count_swa", ".attention.key_length_swa", ".attention.value_length_swa")
-    },
+    **{key: read("allowed if layers that slide are like the others") for key in SLIDING_SIZES},
     ".final_logit_softcapping": read("0: logits are not capped"),
 }
 HYBRID: Settings = {
@@ -326,7 +326,7 @@ def architecture_settings(form: GgufForm) -> Settings:
 def tokenizer_settings(kind: str, whole: bool) -> Settings:
     """``kind``: tokenizer.ggml.model. ``whole``: whether the file has tokenizer.huggingface.json."""
     own = TOKENIZERS["none" if kind == "no_vocab" else kind]
-    return {**own, **_WHOLE} if whole and kind in ("gpt2", "llama") else own
+    return {**own, **_WHOLE} if whole and kind in TOKENIZERS.keys() - {"none"} else own
 
 
 def file_settings(architecture: str, form: GgufForm, kind: str, whole: bool) -> Settings:

@@ -51,19 +51,31 @@ class _Rotated:
 
 def latent_from_gguf(d: Description) -> dict[str, object]:
     """But for experts. Raises ``kv.errors.FormatError`` naming the key."""
+    keys = d.keys
+    newer, theta = keys.has(".attention.key_length_mla"), keys.positive(".rope.freq_base", 10000.0)
+    d.per_block(".attention.head_count_kv", *((1, 1) if newer else (d.heads, d.heads)))
+    sizes = latent_sizes(d, newer=newer)
+    if newer:
+        rank = keys.integer(".attention.kv_lora_rank")
+        keys.integer(".attention.value_length", rank, rank, rank)
+    return {
+        **sizes,
+        "rope_theta": theta,
+        **_scaling(d, theta, keys.integer(".rope.dimension_count", 2)),
+    }
+
+
+def latent_sizes(d: Description, *, newer: bool) -> dict[str, object]:
+    """But for rotation and the heads of keys, of a file that has the sizes in the newer way or the older."""
     keys, heads = d.keys, d.heads
     rows, hidden = d.rows_of("token_embd.weight"), keys.integer(".embedding_length")
     rank, rope = keys.integer(".attention.kv_lora_rank", 1), keys.integer(".rope.dimension_count", 2)
-    if keys.has(".attention.key_length_mla"):
-        d.per_block(".attention.head_count_kv", 1, 1)
+    if newer:
         keys.integer(".attention.key_length", rank + rope, rank + rope, rank + rope)
-        keys.integer(".attention.value_length", rank, rank, rank)
         key, value = keys.integer(".attention.key_length_mla", rope + 1), keys.integer(".attention.value_length_mla", 1)
     else:
-        d.per_block(".attention.head_count_kv", heads, heads)
         key, value = keys.integer(".attention.key_length", rope + 1), keys.integer(".attention.value_length", 1)
     d.check_attention(key)
-    theta = keys.positive(".rope.freq_base", 10000.0)
     return {
         "vocab_size": keys.integer(".vocab_size", rows, rows, rows),
         "hidden_size": hidden,
@@ -72,7 +84,6 @@ def latent_from_gguf(d: Description) -> dict[str, object]:
         "num_key_value_heads": heads,
         "max_position_embeddings": keys.integer(".context_length"),
         "rms_norm_eps": keys.positive(".attention.layer_norm_rms_epsilon"),
-        "rope_theta": theta,
         "tie_word_embeddings": not d.has("output.weight"),
         "attention_bias": d.in_any_layer("attn_output.bias"),
         "kv_lora_rank": rank,
@@ -80,7 +91,6 @@ def latent_from_gguf(d: Description) -> dict[str, object]:
         "qk_rope_head_dim": rope,
         "qk_nope_head_dim": key - rope,
         "v_head_dim": value,
-        **_scaling(d, theta, rope),
     }
 
 

@@ -38,6 +38,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
 ORIGINAL = "original_max_position_embeddings"
+LONG_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")  # tensors of GGUF files
 _HAVE_ORIGINAL = ("yarn", "longrope", "llama3")
 PARTIAL = "partial_rotary_factor"
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -16,7 +16,7 @@ import numpy as np
 from .. import ops
 from .._core import Device, Tensor, tensor
 from ..errors import ArgumentError, FormatError
-from . import mxfp4
+from .exact_blocks import EXACT
 from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
@@ -29,9 +29,9 @@ class WeightTable:
     ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are
     for packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
     otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
-    matrix as its file does: blocks as they are, MXFP4 as q5_0 (mxfp4.py), F16 as float16, F32 and BF16 as float32;
-    blocks that no kernel knows as float16, which moves the numbers they stand for by up to 2^-11 of each. What steers
-    is float16 at least. ``precision``: of products of blocks, as for ``kv.ops.pack``. Sizes in bytes.
+    matrix as its file does: blocks as they are, or as others that hold the same numbers (exact_blocks.py), F16 as
+    float16, F32 and BF16 as float32; other blocks as float16, which moves the numbers they stand for by up to 2^-11 of
+    each. What steers is float16 at least. ``precision``: of products of blocks, as for ``kv.ops.pack``. Sizes in bytes.
     """
 
     def __init__(
@@ -247,8 +247,9 @@ class WeightTable:
         as_stored = self.dtype == "stored" or kept != "q8_0"
         if as_stored and source.blocks is not None and BLOCKS.get(source.stored) == kept:
             return np.ascontiguousarray(self._stored(name))
-        if source.stored == mxfp4.KIND and kept == mxfp4.KEPT:
-            return mxfp4.as_q5_0(self._stored(name), name)
+        exact = EXACT.get(source.stored)
+        if as_stored and exact is not None and exact.kind == kept:
+            return exact.make(np.ascontiguousarray(self._stored(name)), name)
         values, stored = self._read(name), source.dtype
         if kept in BLOCKS.values() and kept != "q8_0":
             return self._quantised(name, to_float32(values, stored), kept)
@@ -302,4 +303,5 @@ _HEADS = ("lm_head", "mtp.lm_head", "model.embed_tokens")  # of which q8_0 is th
 
 def _stored_type(source: WeightSource) -> str:
     """The meaning of "stored" for an element type or a kind of blocks."""
-    return {**BLOCKS, mxfp4.KIND: mxfp4.KEPT, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")
+    exact = {kind: each.kind for kind, each in EXACT.items()}
+    return {**BLOCKS, **exact, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")

@@ -5,23 +5,54 @@ Half of each head rotates. Source: IBM, Princeton, CMU and UIUC 2024 and the Hug
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig
 from ..common_settings import COMMON, WINDOWLESS, not_read
 from ..config import ModelConfig
 from ..decoder import MixerPlan
 from ..experts_config import Fields
+from ..gguf_form import GgufForm
 from ..mamba2 import Mamba2Plan, mamba2_states
-from ..mamba_config import LINEAR, MAMBA, mamba_fields
+from ..mamba_config import LINEAR, MAMBA, MAMBA_KEYS, MAMBA_LEAVES, mamba_fields, mamba_from_gguf
 from ..reader import Raw, Reader, changed
 from ..recurrent import RecurrentConfig, RecurrentModel
 from ..rope_config import FULL, PARTIAL, RopeFields
-from ..settings import neutral, read, refused
+from ..settings import Settings, neutral, read, refused
 from ..states import States
 
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
 _MOST = 2**31 - 1
+
+_GGUF: Settings = {
+    **gguf_settings.DENSE,
+    **MAMBA_KEYS,
+    ".attention.head_count_kv": read("heads of k and v of each layer; 0: it is recurrent"),
+    ".rope.dimension_count": read("rotated numbers of each head"),
+    ".rope.scaling.finetuned": neutral("layers that attend rotate", True),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    """Of a file of Granite 4's architecture that rotates a part of each head, as no Granite does."""
+    partly, mamba = d.partly(), mamba_from_gguf(d)
+    rotated = {"partial_rotary_factor": partly.pop("partial_rotary_factor"), "rope_theta": partly.pop("rope_theta")}
+    scaling, inner, hidden = partly.pop("rope_scaling", None), d.keys.integer(".ssm.inner_size"), partly["hidden_size"]
+    assert isinstance(hidden, int)
+    if inner % hidden:
+        raise d.keys.error(".ssm.inner_size", inner, f"a multiple of {hidden}")
+    return {
+        **partly,
+        **mamba,
+        "mamba_expand": inner // hidden,
+        "rope_parameters": {"rope_type": "default", **(scaling if isinstance(scaling, dict) else {}), **rotated},
+        "mlp_bias": d.in_any_layer("ffn_gate.bias"),
+        "attn_layer_indices": [layer for layer, attends in enumerate(d.attends()) if attends],
+    }
 
 
 class Bamba(RecurrentModel):
@@ -40,6 +71,7 @@ class Bamba(RecurrentModel):
         "z_loss_coefficient": neutral("seen in training only"),
         **not_read("attn_rotary_emb", "mamba_bias"),
     }
+    gguf = {"granitehybrid/partly": GgufForm(_from_gguf, MAMBA_LEAVES, _GGUF, pairs=True)}  # noqa: RUF012 (the same)
     defaults = {  # noqa: RUF012 (the same)
         "max_position_embeddings": 262_144,
         "num_key_value_heads": 8,

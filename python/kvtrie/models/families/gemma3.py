@@ -23,6 +23,7 @@ from ..causal import softcap
 from ..common_settings import COMMON, not_read
 from ..config import ModelConfig, check, common_fields, layer_kinds, refuse_activation, refuse_quantised, text_part
 from ..decoder import SANDWICH, LayerPlan, MlpPlan
+from ..gemma_gguf import SANDWICH_LEAVES
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments, Scaling
@@ -86,10 +87,9 @@ def _from_gguf(d: Description) -> dict[str, object]:
     keys, scalar = d.keys, d.head_dim()
     if d.layers == _GEMMA_27B_LAYERS:
         scalar = keys.integer(".embedding_length") // d.heads
-    for key in (".attention.key_length_swa", ".attention.value_length_swa", ".rope.dimension_count_swa"):
-        keys.integer(key, d.head_dim(), d.head_dim(), d.head_dim())
+    d.check_sliding_sizes()
     window = keys.integer(".attention.sliding_window", 0, default=0)
-    kinds = _gemma_kinds(d)
+    kinds = [SLIDING if slides else FULL for slides in d.slides(_PATTERN)]
     cap = keys.number(".final_logit_softcapping", 0.0)
     if cap < 0:
         raise keys.error(".final_logit_softcapping", cap, "0 or more")
@@ -103,22 +103,9 @@ def _from_gguf(d: Description) -> dict[str, object]:
     }
 
 
-def _gemma_kinds(d: Description) -> list[str]:
-    """The pattern is a number, of which 0 lets all layers slide, or, for each layer, whether it does."""
-    key = ".attention.sliding_window_pattern"
-    if d.keys.is_list(key):
-        return [SLIDING if slides else FULL for slides in d.keys.flags(key, d.layers, "layer")]
-    every = d.keys.integer(key, 0, default=_PATTERN)
-    return [SLIDING if not every or (layer + 1) % every else FULL for layer in range(d.layers)]
-
-
 _GGUF = GgufForm(
     _from_gguf,
-    {
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    },
+    SANDWICH_LEAVES,
     settings={**gguf_settings.DENSE, **gguf_settings.WINDOWED},
     offset_norms=True,
 )

@@ -22,6 +22,8 @@ from ..common_settings import COMMON, NO_CHUNKS, not_read
 from ..config import ModelConfig
 from ..decoder import SANDWICH, LayerPlan, MlpPlan, Shapes
 from ..experts_config import Fields
+from ..gemma_gguf import LEAVES_3N, SETTINGS_3N, gemma3n_from_gguf, unread_cells
+from ..gguf_form import GgufForm
 from ..per_layer import TABLE, PerLayer
 from ..reader import Raw, Reader, changed
 from ..rope_config import FULL, SLIDING, RopeFields, ropes_of_kinds
@@ -48,10 +50,16 @@ class Gemma3nConfig(Gemma4Config):
     altup: AltUpPlan = _ONE_STREAM
 
 
+def _unread(config: ModelConfig) -> list[str]:
+    assert isinstance(config, Gemma3nConfig)
+    return unread_cells(config.sources)
+
+
 class Gemma3n(Gemma4):
     family = "gemma3n_text"
     architectures = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")
     own_rope = {}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf = {"gemma3n": GgufForm(gemma3n_from_gguf, LEAVES_3N, SETTINGS_3N, apart=_unread)}  # noqa: RUF012 (the same)
     settings = {  # noqa: RUF012 (the same)
         **COMMON,
         **NO_CHUNKS,

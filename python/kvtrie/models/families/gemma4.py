@@ -22,7 +22,9 @@ from ..common_settings import CHOSEN, COMMON, NO_CHUNKS, SIZE, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import SANDWICH, LayerPlan, MlpPlan, Shapes
 from ..experts_config import MOST_EXPERTS, Fields
+from ..gemma_gguf import LEAVES_4, SETTINGS_4, gemma4_from_gguf, tensors_apart_4
 from ..gemma_moe import WITH_EXPERTS, BesideMlp
+from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
 from ..per_layer import PerLayer, PerLayerGate, PerLayerInputs
 from ..reader import Raw, Reader, changed
@@ -68,10 +70,16 @@ class Gemma4Config(CausalConfig):
         return self.global_heads if full else (self.num_key_value_heads, self.head_dim)
 
 
+def _apart(config: ModelConfig) -> list[str]:
+    assert isinstance(config, Gemma4Config)
+    return tensors_apart_4(config.sources)
+
+
 class Gemma4(CausalModel):
     family = "gemma4_text"
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
     ropes_by_kind = True
+    gguf = {"gemma4": GgufForm(gemma4_from_gguf, LEAVES_4, SETTINGS_4, apart=_apart)}  # noqa: RUF012 (a ClassVar of Model's)
     own_rope = {"factor": read("positions are divided by it")}  # noqa: RUF012 (a ClassVar of Model's)
     ignored = {  # noqa: RUF012 (the same)
         **IMAGES,

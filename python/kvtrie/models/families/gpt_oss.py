@@ -45,13 +45,12 @@ _LEAVES = {
     "post_attention_layernorm": "post_attention_norm",
     "self_attn.sinks": "attn_sinks.weight",
 }
-_SLIDING_SIZES = (".rope.dimension_count_swa", ".attention.key_length_swa", ".attention.value_length_swa")
 _GGUF: Settings = {
     **gguf_settings.ROUTED,
     ".attention.sliding_window": read("keys that every second layer sees, its own among them"),
     ".attention.sliding_window_pattern": neutral("every second layer has a window", 2),
     ".rope.freq_base_swa": read("allowed if it is rope.freq_base"),
-    **{key: gguf_settings.WINDOWED[key] for key in _SLIDING_SIZES},
+    **{key: gguf_settings.WINDOWED[key] for key in gguf_settings.SLIDING_SIZES},
 }
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up|down)_proj(_bias|_blocks|_scales)?")
 
@@ -66,11 +65,10 @@ class GptOssConfig(CausalConfig):
 
 def _from_gguf(d: Description) -> dict[str, object]:
     experts, common, keys = experts_from_gguf(d), d.attending(), d.keys
-    theta, size = keys.positive(".rope.freq_base", 10_000.0), d.head_dim()
+    theta = keys.positive(".rope.freq_base", 10_000.0)
     if keys.positive(".rope.freq_base_swa", theta) != theta:
         raise keys.error(".rope.freq_base_swa", keys.positive(".rope.freq_base_swa"), f"{theta:g}")
-    for key in _SLIDING_SIZES:
-        keys.integer(key, size, size, size)
+    d.check_sliding_sizes()
     unscaled = {} if "rope_scaling" in common else {"rope_parameters": {"rope_type": "default"}}
     return {
         **common,

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError, NotSupportedError
+from .. import gguf_settings
 from ..causal import CausalConfig
 from ..common_settings import COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import MixerPlan
 from ..delta_parts import NO_DELTA, DeltaPartsPlan, join_convs
 from ..delta_rule import DeltaSizes
-from ..experts_config import Fields
+from ..experts_config import Fields, scored_from_gguf
 from ..gguf_form import GgufForm
 from ..latent_config import LATENT, LatentConfig
+from ..latent_gguf import LATENT_LEAVES, latent_sizes
 from ..reader import Raw, Reader, changed
 from ..rope_config import FULL, RopeFields
 from ..settings import Settings, neutral, read, refused
@@ -29,6 +31,9 @@ from ..weights import WeightSource
 from .deepseek import DeepseekV3
 from .glm4_moe import EXPERTS
 from .glm4_moe_lite import Glm4MoeLite
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 LINEAR = "linear_attention"
 _MOST = 2**20
@@ -66,6 +71,47 @@ _SETTINGS: Settings = {
     **dict.fromkeys(_SIZES.values(), SIZE),
     "number_of_conv_states": neutral("recurrent layers have one convolution", 1),
 }
+_LEAVES = {
+    **LATENT_LEAVES,
+    "self_attn.f_a_proj": "ssm_f_a",
+    "self_attn.f_b_proj": "ssm_f_b",
+    "self_attn.g_a_proj": "ssm_g_a",
+    "self_attn.g_b_proj": "ssm_g_b",
+    "self_attn.b_proj": "ssm_beta",
+    "self_attn.A_log": "ssm_a",
+    "self_attn.dt_bias": "ssm_dt.bias",
+    "self_attn.o_norm": "ssm_norm",
+}
+_GGUF: Settings = {
+    **gguf_settings.SCORED,
+    **gguf_settings.LATENT,
+    **{key: neutral("no layer rotates") for key in gguf_settings.ARCHITECTURE if key.startswith(".rope.")},
+    ".rope.dimension_count": read("numbers of a key that all heads share; none rotates"),
+    ".attention.head_count_kv": read("1 of layers that attend, 0 of recurrent ones"),
+    ".attention.key_length": read("allowed if it is what a cell keeps"),
+    ".attention.value_length": neutral("value_length_mla says it"),
+    ".expert_gating_func": neutral("sigmoid", 2),
+    ".expert_weights_norm": neutral("an expert's sigmoid is divided by those of all that were chosen", True),
+    ".ssm.conv_kernel": read("tokens that a convolution sees"),
+    ".kda.head_dim": read("size of a recurrent layer's heads, of which there are attention.head_count"),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    keys, key = d.keys, ".attention.head_count_kv"
+    counts, sizes, experts = d.each(key, 0, 1), latent_sizes(d, newer=True), scored_from_gguf(d, norm=True)
+    linear = {
+        "head_dim": keys.integer(".kda.head_dim", 1, _MOST),
+        "num_heads": d.heads,
+        "short_conv_kernel_size": keys.integer(".ssm.conv_kernel", 2, _MOST),
+    }
+    return {
+        **sizes,
+        **{name: each for name, each in experts.items() if name != "n_routed_experts"},
+        "num_local_experts": experts["n_routed_experts"],
+        "layer_types": [FULL if count else LINEAR for count in counts],
+        "linear_attn_config": linear,
+    }
 
 
 @dataclass(frozen=True)
@@ -83,7 +129,7 @@ class KimiLinear(DeepseekV3):
     ignored: ClassVar[Mapping[str, str]] = FURTHER
     brings_head = False
     settings: ClassVar[Settings] = _SETTINGS
-    gguf: ClassVar[Mapping[str, GgufForm]] = {}
+    gguf: ClassVar[Mapping[str, GgufForm]] = {"kimi-linear": GgufForm(_from_gguf, _LEAVES, _GGUF)}
     defaults: ClassVar[Mapping[str, object]] = {
         **{key: value for key, value in DeepseekV3.defaults.items() if key != "q_lora_rank"},
         "max_position_embeddings": 1_048_576,

@@ -7,17 +7,21 @@ with. Source: Mistral AI 2025 and the Hugging Face configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...errors import FormatError
 from ..attention import AttentionPlan, Temperature
 from ..causal import CausalConfig, one_window
 from ..config import text_part
 from ..experts_config import Fields
+from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..rope_config import ORIGINAL, RopeFields
-from ..settings import read
-from .mistral import Mistral
+from ..settings import Settings, read
+from .mistral import GGUF_SETTINGS, Mistral, mistral3_from_gguf
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _BETA = "llama_4_scaling_beta"
 _MOST = 262_144
@@ -33,10 +37,31 @@ _ROPE = {  # where a file has none
     _BETA: 0.1,
 }
 
+_GGUF: Settings = {
+    **GGUF_SETTINGS,
+    ".attention.temperature_scale": read("how much q grows with the position, in steps of the original length"),
+    ".attention.temperature_length": read("allowed if it is the original length, or 0"),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    keys, found = d.keys, mistral3_from_gguf(d)
+    scaling = found.get("rope_scaling")
+    if not isinstance(scaling, dict) or ORIGINAL not in scaling:
+        kind = keys.text(".rope.scaling.type", "linear")
+        raise keys.error(".rope.scaling.type", kind, "yarn beside attention.temperature_scale, which needs its length")
+    steps = keys.integer(".attention.temperature_length", 0, default=0)
+    if steps not in (0, scaling[ORIGINAL]):
+        raise keys.error(".attention.temperature_length", steps, f"0 or {scaling[ORIGINAL]}, the original length")
+    return {**found, "rope_scaling": {**scaling, _BETA: keys.number(".attention.temperature_scale", 0.0)}}
+
 
 class Ministral3(Mistral):
     family = "ministral3"
     architectures = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
+    gguf: ClassVar[Mapping[str, GgufForm]] = {
+        "mistral3/growth": GgufForm(_from_gguf, settings=_GGUF, pairs=True, divided=True)
+    }
     own_rope = {_BETA: read("how much q grows with the position")}  # noqa: RUF012 (a ClassVar of Model's)
     defaults = {  # noqa: RUF012 (the same)
         **Mistral.defaults,

@@ -7,17 +7,19 @@ Source: NVIDIA 2025 (arXiv 2504.03624, arXiv 2512.20848) and the Hugging Face co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds, refuse_activation
 from ..decoder import LayerPlan, NormNames, PlainMlpPlan
-from ..experts_config import Fields
+from ..experts_config import SHARED_LEAVES, Fields
+from ..gguf_form import GgufForm
 from ..mamba2 import Mamba2Plan, mamba2_states
-from ..mamba_config import LINEAR, divisor, kinds_by_name
+from ..mamba_config import LINEAR, MAMBA_KEYS, MAMBA_LEAVES, divisor, kinds_by_name, mamba_from_gguf
 from ..moe import ExpertsPlan, Ranking
 from ..reader import Raw, Reader, changed
 from ..recurrent import RecurrentConfig, RecurrentModel
@@ -27,6 +29,9 @@ from ..states import States
 from ..stored import FURTHER
 from ..weights import WeightSource
 from .glm4_moe import group_choice
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _MOST = 2**31 - 1
 _SIZES = 2**20
@@ -65,6 +70,72 @@ _EXPERTS: Settings = {
     **not_read("n_shared_experts", "moe_shared_expert_overlap", "num_local_experts"),
 }
 
+_GGUF: Settings = {
+    **{key: neutral("no layer rotates") for key in gguf_settings.ARCHITECTURE if key.startswith(".rope.")},
+    **MAMBA_KEYS,
+    ".attention.head_count_kv": read("heads of k and v of each layer; 0: it does not attend"),
+    ".feed_forward_length": read("width of each layer's MLP or experts; 0: it has none"),
+}
+_GGUF_EXPERTS: Settings = {
+    **gguf_settings.SCORED,
+    **_GGUF,
+    ".expert_shared_feed_forward_length": read("width of the expert that every row goes through"),
+    ".expert_shared_count": neutral("expert_shared_feed_forward_length says how wide it is"),
+    ".leading_dense_block_count": neutral("feed_forward_length says it", 0),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    """The least step of recurrent layers is in no key: it is 0.001, as in all published checkpoints."""
+    sizes, mamba, kinds = d.still(), mamba_from_gguf(d), _kinds_from_gguf(d)
+    widths = {width for width, kind in zip(d.each(".feed_forward_length"), kinds) if kind == MLP}
+    if len(widths) > 1:
+        raise d.keys.error(".feed_forward_length", sorted(widths), "the same number in all layers with an MLP")
+    return {
+        **sizes,
+        "layers_block_type": kinds,
+        "layer_norm_epsilon": sizes["rms_norm_eps"],
+        "intermediate_size": widths.pop() if widths else 1,
+        "mlp_bias": d.in_any_layer("ffn_up.bias"),
+        "mamba_num_heads": mamba["mamba_n_heads"],
+        "mamba_head_dim": mamba["mamba_d_head"],
+        "n_groups": mamba["mamba_n_groups"],
+        "ssm_state_size": mamba["mamba_d_state"],
+        "conv_kernel": mamba["mamba_d_conv"],
+        "use_conv_bias": mamba["mamba_conv_bias"],
+        "use_bias": mamba["mamba_proj_bias"],
+        **(_experts_from_gguf(d, kinds.index(MOE)) if MOE in kinds else {}),
+    }
+
+
+def _kinds_from_gguf(d: Description) -> list[str]:
+    found = []
+    for layer, (attends, width) in enumerate(zip(d.attends(), d.each(".feed_forward_length"))):
+        if attends and width:
+            raise d.keys.error(".feed_forward_length", width, f"0 in layer {layer}, which attends")
+        mlp = MOE if d.has(f"blk.{layer}.ffn_gate_inp.weight") else MLP
+        found.append(FULL if attends else mlp if width else LINEAR)
+    return found
+
+
+def _experts_from_gguf(d: Description, layer: int) -> dict[str, object]:
+    keys, count = d.keys, d.rows_of(f"blk.{layer}.ffn_gate_inp.weight")
+    scale = keys.number(".expert_weights_scale", 1.0)
+    return {
+        "n_routed_experts": keys.integer(".expert_count", count, count),
+        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
+        "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
+        "moe_shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
+        "routed_scaling_factor": scale or 1.0,
+        "norm_topk_prob": keys.flag(".expert_weights_norm", False),
+        "n_group": keys.integer(".expert_group_count", 0, default=0) or 1,
+        "topk_group": keys.integer(".expert_group_used_count", 0, default=0) or 1,
+    }
+
+
+def _form(settings: Settings) -> GgufForm:
+    return GgufForm(_from_gguf, {**SHARED_LEAVES, **MAMBA_LEAVES, "norm": "attn_norm"}, settings)
+
 
 class NemotronH(RecurrentModel):
     family = "nemotron_h"
@@ -86,6 +157,10 @@ class NemotronH(RecurrentModel):
         "residual_in_fp32": neutral("what is added up is float32"),
         "rescale_prenorm_residual": neutral("seen in training only"),
         "num_logits_to_keep": neutral("what transformers' models return beside logits"),
+    }
+    gguf: ClassVar[dict[str, GgufForm]] = {
+        "nemotron_h": _form({**gguf_settings.DENSE, **_GGUF}),
+        "nemotron_h_moe": _form(_GGUF_EXPERTS),
     }
     ignored = FURTHER
     defaults: ClassVar[dict[str, object]] = {

@@ -6,7 +6,7 @@ OLMo Team 2024 (arXiv 2501.00656), Ai2 2025, and the Hugging Face configurations
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .. import gguf_settings
 from ..attention import AttentionPlan
@@ -19,6 +19,9 @@ from ..reader import Raw, Reader
 from ..rope_config import FULL, SLIDING, RopeFields, ropes_of_kinds
 from ..settings import Settings, read, refused
 
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
 _LEAVES = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 _THETA = 500_000.0
 _OLMO3: Settings = {
@@ -28,6 +31,29 @@ _OLMO3: Settings = {
     "sliding_window": read("tokens that a sliding layer sees, its own among them"),
     "original_max_position_embeddings": refused("each kind of layers has its own, in rope_parameters"),
 }
+_PATTERN = 4  # each n-th layer sees everything
+_WINDOWED: Settings = {
+    **gguf_settings.DENSE,
+    **{key: gguf_settings.WINDOWED[key] for key in gguf_settings.SLIDING_SIZES},
+    ".attention.sliding_window": read("keys that a sliding layer sees; 0: every layer sees everything"),
+    ".attention.sliding_window_pattern": read("each n-th layer sees everything; 4 if absent. Or a list, one by one"),
+    ".rope.freq_base_swa": read("theta of layers that slide; rope.freq_base if absent"),
+}
+
+
+def _windowed(d: Description) -> dict[str, object]:
+    """Layers that slide rotate without any scaling."""
+    d.check_sliding_sizes()
+    common, theta = d.dense(), d.keys.positive(".rope.freq_base", 10_000.0)
+    scaling = common.pop("rope_scaling", None)
+    full = {"rope_type": "default", **(scaling if isinstance(scaling, dict) else {}), "rope_theta": theta}
+    local = d.keys.positive(".rope.freq_base_swa", theta)
+    return {
+        **common,
+        "rope_parameters": {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}},
+        "layer_types": [SLIDING if slides else FULL for slides in d.slides(_PATTERN)],
+        "sliding_window": d.keys.integer(".attention.sliding_window", 1),
+    }
 
 
 class Olmo2(CausalModel):
@@ -53,7 +79,7 @@ class Olmo3(Olmo2):
     architectures = ("Olmo3ForCausalLM",)
     settings = _OLMO3
     ropes_by_kind = True
-    gguf = {}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf = {"olmo2/windows": GgufForm(_windowed, _LEAVES, _WINDOWED)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
     def read_ropes(cls, raw: Raw, where: str) -> dict[str, RopeFields]:
@@ -61,4 +87,4 @@ class Olmo3(Olmo2):
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        return some_windows(raw, reader, where, every_nth_full(reader.layers(), 4), 4096)
+        return some_windows(raw, reader, where, every_nth_full(reader.layers(), _PATTERN), 4096)

@@ -7,21 +7,46 @@ et al. 2024 (arXiv 2404.14219) and the Hugging Face configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ...errors import NotSupportedError
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, one_window
 from ..common_settings import COMMON, WINDOW, not_read
 from ..config import ModelConfig
 from ..experts_config import Fields
 from ..fused import split_gate_up, split_qkv
+from ..gguf_form import GgufForm
 from ..reader import Raw, Reader, changed
-from ..rope_config import ORIGINAL, RopeFields, rope_type_of
-from ..settings import neutral
+from ..rope_config import LONG_FACTORS, ORIGINAL, RopeFields, rope_type_of
+from ..settings import Settings, neutral, read
 from ..weights import WeightSource
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _LONG = "longrope"
 _ORIGINAL_LENGTH = 4096
+_GGUF: Settings = {
+    **gguf_settings.DENSE,
+    ".attention.sliding_window": read("keys that every layer sees; 0: it sees everything"),
+    ".rope.dimension_count": read("rotated numbers of each head"),
+    ".rope.scaling.type": read("none, linear by a factor of 1, or longrope beside rope_factors_long.weight"),
+    ".rope.scaling.attn_factor": read("multiplies cosine and sine, with longrope"),
+    **dict.fromkeys((".rope.scaling.yarn_beta_fast", ".rope.scaling.yarn_beta_slow"), neutral("of yarn")),
+    ".rope.scaling.original_context_length": read("up to which rope_factors_short.weight divides frequencies"),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    d.keys.integer(".nextn_predict_layers", 0, 0, 0)
+    return {
+        **d.still(),
+        **d.long(),
+        "intermediate_size": d.per_block(".feed_forward_length"),
+        "sliding_window": d.keys.integer(".attention.sliding_window", 0, default=0) or None,
+    }
 
 
 class Phi3(CausalModel):
@@ -34,6 +59,7 @@ class Phi3(CausalModel):
         **dict.fromkeys(("full_attn_mod", "interpolate_factor"), neutral("read by code of the publisher's only")),
         "lm_head_bias": neutral("the head has no bias", False),
     }
+    gguf = {"phi3": GgufForm(_from_gguf, settings=_GGUF, apart=lambda _: LONG_FACTORS)}  # noqa: RUF012 (the same)
     defaults = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}  # noqa: RUF012 (the same)
     fixed = {"mlp_bias": False, "attention_bias": False}  # noqa: RUF012 (the same)
     whole = False

@@ -34,10 +34,15 @@ ARCHITECTURES: dict[str, tuple[type[Model], GgufForm]] = {
     name: (family, form) for family in FAMILIES.values() for name, form in family.gguf.items()
 }
 
-# Which files those are, by their keys.
+# Which files those are, by their keys. A file is of the first kind that it is.
 _OF_SOME: dict[str, Callable[[Keys], bool]] = {
     "experts": lambda keys: keys.integer(".expert_count", 0, default=0) > 0,
     "softmax": lambda keys: keys.integer(".expert_gating_func", 0, default=0) in (0, 1),
+    "windows": lambda keys: keys.integer(".attention.sliding_window", 0, default=0) > 0,
+    "growth": lambda keys: keys.number(".attention.temperature_scale", 0.0) != 0,
+    "partly": lambda keys: (
+        keys.has(".rope.dimension_count") and keys.integer(".rope.dimension_count", 0) < _size_of_heads(keys)
+    ),
 }
 
 __all__ = ["ARCHITECTURES", "Parts", "read"]
@@ -94,6 +99,15 @@ def _head_shapes(family: type[Model], config: ModelConfig, keys: Keys) -> Shapes
             f"[models.load] {keys.path}: {keys.architecture}.nextn_predict_layers: got {blocks}, allowed 1 with mtp"
         )
     return {**plan.shapes(config), **plan.tables(config)}
+
+
+def _size_of_heads(keys: Keys) -> int:
+    key = ".attention.key_length"
+    return (
+        keys.integer(key)
+        if keys.has(key)
+        else keys.integer(".embedding_length") // keys.integer(".attention.head_count")
+    )
 
 
 def _form(keys: Keys) -> tuple[type[Model], GgufForm]:

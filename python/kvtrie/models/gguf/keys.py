@@ -86,12 +86,13 @@ class Keys:
             raise self.error(key, value, "a list of strings")
         return value
 
-    def numbers(self, key: str, count: int, what: str = "") -> Any:
-        """A list of ``count`` finite numbers or booleans, as a numpy array; ``what`` they are one for each of."""
+    def numbers(self, key: str, count: int, what: str = "", *, finite: bool = True) -> Any:
+        """A list of ``count`` numbers or booleans, as a numpy array; ``what`` they are one for each of. ``finite``:
+        allowed are only finite ones."""
         value = self._get(key, None)
         if not isinstance(value, np.ndarray) or value.size != count:
             raise self.error(key, value, f"a list of {count} numbers{what and f', one for each {what}'}")
-        if not np.isfinite(value).all():
+        if finite and not np.isfinite(value).all():
             raise self.error(key, "a number that is not finite", "finite numbers")
         return value
 

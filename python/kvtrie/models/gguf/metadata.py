@@ -12,7 +12,7 @@ import re
 from ...errors import FormatError
 from .keys import Keys
 from .reader import GgufFile
-from .rope import rope_scaling
+from .rope import divisors, factor_key, long_scaling, original_length, rope_scaling
 
 
 class Description:
@@ -96,31 +96,83 @@ class Description:
         if given and not math.isclose(given, scalar**-0.5, rel_tol=1e-6):
             raise self.keys.error(".attention.scale", given, f"0 or {scalar**-0.5:.7g}")
 
-    def common(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
-        """The keys of every architecture. ``scalar``: what attention is scaled by, if not a head's size;
-        ``theta``: if not what ``rope.freq_base`` says."""
+    def each(self, key: str, least: int = 0, most: int = 2**31 - 1) -> list[int]:
+        """Of each layer, by one integer for all or a list with one for each block."""
+        keys, blocks = self.keys, self.keys.integer(".block_count")
+        if not keys.is_list(key):
+            return [keys.integer(key, least, most)] * self.layers
+        found = keys.numbers(key, blocks, "block")
+        if found.dtype.kind not in "iu" or not ((found >= least) & (found <= most)).all():
+            raise keys.error(key, found, f"integers from {least} to {most}")
+        return [int(value) for value in found[: self.layers]]
+
+    def sized(self, scalar: float | None = None) -> dict[str, object]:
+        """The keys of every architecture but for those of keys and values, and of rotation. ``scalar``: what attention
+        is scaled by, if not a head's size."""
         keys = self.keys
         rows = self.rows_of("token_embd.weight")
         hidden = keys.integer(".embedding_length")
         if keys.integer(".embedding_length_out", 0, default=0) not in (0, hidden):
             raise keys.error(".embedding_length_out", keys.integer(".embedding_length_out"), f"0 or {hidden}")
         self.check_attention(scalar or self.head_dim())
-        theta = theta or keys.positive(".rope.freq_base", 10000.0)
-        raw: dict[str, object] = {
+        return {
             "vocab_size": keys.integer(".vocab_size", rows, rows, rows),
             "hidden_size": hidden,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "num_key_value_heads": self.groups(),
-            "head_dim": self.head_dim(),
             "max_position_embeddings": keys.integer(".context_length"),
             "rms_norm_eps": keys.positive(".attention.layer_norm_rms_epsilon"),
-            "rope_theta": theta,
             "tie_word_embeddings": not self.has("output.weight"),
             "attention_bias": self.in_any_layer("attn_output.bias"),
         }
+
+    def still(self, scalar: float | None = None) -> dict[str, object]:
+        """The same with keys and values, of a model that does not rotate."""
+        return {**self.sized(scalar), "num_key_value_heads": self.groups(), "head_dim": self.head_dim()}
+
+    def common(self, scalar: float | None = None, theta: float | None = None) -> dict[str, object]:
+        """The same with rotation. ``theta``: if not what ``rope.freq_base`` says."""
+        theta = theta or self.keys.positive(".rope.freq_base", 10000.0)
+        raw = {**self.still(scalar), "rope_theta": theta}
         scaling = rope_scaling(self, theta)
         return raw if scaling is None else {**raw, "rope_scaling": scaling}
+
+    def slides(self, every: int) -> list[bool]:
+        """Of each layer, whether it has a window. The file's pattern is a number n, each n-th layer sees everything and
+        of 0 none does, or a list; ``every``: where it has none."""
+        key = ".attention.sliding_window_pattern"
+        if self.keys.is_list(key):
+            return self.keys.flags(key, self.layers, "layer")
+        every = self.keys.integer(key, 0, default=every)
+        return [not every or (layer + 1) % every != 0 for layer in range(self.layers)]
+
+    def check_sliding_sizes(self) -> None:
+        """Heads of layers with a window are as large as others, and rotate whole."""
+        size = self.head_dim()
+        for key in (".attention.key_length_swa", ".attention.value_length_swa", ".rope.dimension_count_swa"):
+            self.keys.integer(key, size, size, size)
+
+    def unscaled(self) -> None:
+        """Raises ``kv.errors.FormatError`` where frequencies are scaled."""
+        scaling = rope_scaling(self, self.keys.positive(".rope.freq_base", 10000.0))
+        if scaling is not None and scaling["rope_type"] == "linear":
+            raise self.keys.error(factor_key(self.keys), scaling["factor"], "0 or 1")
+        if scaling is not None:
+            raise self.keys.error(".rope.scaling.type", scaling["rope_type"], "none")
+
+    def long(self) -> dict[str, object]:
+        """RoPE of Phi-3."""
+        scaling = long_scaling(self)
+        return {
+            "rope_theta": self.keys.positive(".rope.freq_base", 10000.0),
+            "partial_rotary_factor": self.rotated() / self.head_dim(),
+            "original_max_position_embeddings": original_length(self.keys),
+            **({} if scaling is None else {"rope_scaling": scaling}),
+        }
+
+    def divisors(self, name: str) -> list[float]:
+        """What each frequency is divided by."""
+        return [float(each) for each in divisors(self, name)]
 
     def attends(self) -> list[bool]:
         """Of each layer, by its heads of k and v."""

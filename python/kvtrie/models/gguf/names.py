@@ -10,7 +10,9 @@
 - ``deepseek2`` may have the maps of latents as two tensors, of which that of keys is turned round for each head.
 - The block that predicts further tokens has names of its own beside those of a layer (models/mtp.py); where its last
   norm is missing that is the model's, as in llama.cpp.
-- Experts are one tensor for all; q, k and v of a layer may be one tensor, too, and so may gate and up.
+- Experts are one tensor for all, in files of 2023 one each; q, k and v of a layer may be one tensor, too, and so may
+  gate and up. Matrices that checkpoints number are one tensor for all.
+- ``kimi-linear`` has the convolutions of q, k and v one by one, where the model has them one below the other.
 
 Checked against llama.cpp's conversion scripts and transformers' GGUF loader, and by tests/python/test_gguf.py.
 """
@@ -66,6 +68,7 @@ _MAY_BE_MISSING = ("mtp.norm.weight", OWN_EMBEDDING, OWN_HEAD)  # as llama.cpp h
 _CONVOLUTIONS = ("linear_attn.conv1d.weight", "conv.conv.weight", "mamba.conv1d.weight")
 _HALVES = ("mlp.gate_proj", "mlp.up_proj")  # of one tensor, in files without ffn_gate
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+_NUMBERED = re.compile(r"(.*)\.(\d+)\.weight")
 
 
 def checkpoint_sources(
@@ -98,12 +101,15 @@ class _Search:
         self._form = form
         self._config = config
         self._leaves = {**_COMMON, **form.leaves}
-        self._used = {"rope_freqs.weight"} if form.divided else set[str]()  # see rope.py
+        self._used = {*form.apart(config), *(("rope_freqs.weight",) if form.divided else ())}  # see rope.py
 
     def find(self, name: str, shape: tuple[int, ...]) -> WeightSource:
         """The source of a checkpoint's tensor."""
-        if name in _TOP:
-            return self._undone(name, shape, self._whole(self._leaves.get(name) or _TOP[name], shape))
+        top, numbered = self._leaves.get(name) or _TOP.get(name), _NUMBERED.fullmatch(name)
+        if top is not None:
+            return self._undone(name, shape, self._whole(top, shape))
+        if numbered is not None and numbered[1] in self._leaves:
+            return self._of_stack(self._leaves[numbered[1]], int(numbered[2]), shape)
         _, _, block, leaf = name.split(".", 3)
         return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
 
@@ -144,6 +150,8 @@ class _Search:
             return self._bias_of_choice(f"{block}.exp_probs_b.bias", shape[-1])
         if leaf == "self_attn.kv_b_proj.weight" and f"{block}.attn_kv_b.weight" not in self._file.tensors:
             return self._maps_of_latents(block, shape)
+        if leaf == "self_attn.conv1d.weight":
+            return self._convolutions(block, shape)
         base, _, kind = leaf.rpartition(".")
         written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
         if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
@@ -155,6 +163,8 @@ class _Search:
             return self._whole(f"{block}.{written}", (shape[0], shape[2]))
         if leaf in ("mamba.A_log", "mamba.D"):
             return self._whole(f"{block}.{written}", (*shape, 1))
+        if leaf == "self_attn.A_log":
+            return self._but_for_ones(f"{block}.{written}", shape)
         if leaf == "mamba.norm.weight":
             assert isinstance(self._config, RecurrentConfig)
             groups = self._config.mamba_groups
@@ -186,7 +196,9 @@ class _Search:
         assert isinstance(self._config, ExpertsConfig)
         count, (rows, columns) = self._config.num_experts, shape
         name, begin, every = f"{block}.ffn_{part}_exps.weight", 0, rows
-        fused = f"{block}.ffn_gate_up_exps.weight"
+        single, fused = f"{block}.ffn_{part}.{index}.weight", f"{block}.ffn_gate_up_exps.weight"
+        if name not in self._file.tensors and single in self._file.tensors:
+            return self._whole(single, shape)
         if part != "down" and name not in self._file.tensors and fused in self._file.tensors:
             name, begin, every = fused, rows if part == "up" else 0, 2 * rows
         tensor = self._checked(name, (count, every, columns))
@@ -219,6 +231,27 @@ class _Search:
 
         return WeightSource(f"{block}.attn_kv_b.weight", "F32", shape, 4 * math.prod(shape), parts[0].origin, read)
 
+    def _convolutions(self, block: str, shape: tuple[int, ...]) -> WeightSource:
+        """Of q, k and v, which are equally wide."""
+        width, taps = shape[0] // 3, shape[2]
+        parts = [self._but_for_ones(f"{block}.ssm_conv1d_{part}.weight", (width, taps)) for part in "qkv"]
+        return joined([moved(part, (width, taps), lambda values: values) for part in parts])
+
+    def _but_for_ones(self, name: str, shape: tuple[int, ...]) -> WeightSource:
+        """A tensor of ``shape`` with axes of length one in any places: llama.cpp's quantiser drops some."""
+        found = self._tensor(name, shape).shape
+        if [size for size in found if size > 1] != [size for size in shape if size > 1]:
+            raise self._error(f"{name}: got shape {list(found)}, expected {list(shape)}")
+        return self._whole(name, found)
+
+    def _of_stack(self, name: str, index: int, shape: tuple[int, ...]) -> WeightSource:
+        """A matrix of ``name`` [count, rows, columns]."""
+        tensor = self._tensor(name, shape)
+        if len(tensor.shape) != 3 or tensor.shape[0] <= index or tensor.shape[1:] != shape:
+            raise self._error(f"{name}: got shape {list(tensor.shape)}, expected {[index + 1, *shape]} or more")
+        stacked = source(tensor._replace(shape=(tensor.shape[0] * shape[0], shape[1])), name)
+        return rows_of(stacked, f"{name}[{index}]", index * shape[0], shape)
+
     def _qkvz(self, block: str, shape: tuple[int, ...]) -> WeightSource:
         """Key head by key head, from attn_qkv and attn_gate; files of the first days have it as it was, as ssm_in."""
         assert isinstance(self._config, HybridConfig)
@@ -243,7 +276,7 @@ class _Search:
         if leaf.startswith("linear_attn."):
             assert isinstance(c, HybridConfig)
             found = _grouped(found, leaf, c) if form.round_robin else found
-        if leaf in ("linear_attn.A_log", "mamba.A_log"):
+        if leaf.endswith(".A_log"):
             return changed(found, shape, lambda values: self._logarithm(found.name, values))
         return found if found.shape == shape else moved(found, shape, lambda values: values)
 

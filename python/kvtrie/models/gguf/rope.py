@@ -18,6 +18,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from ...errors import FormatError
+from ..rope_config import LONG_FACTORS
 from ..weights import Array
 from .keys import Keys
 from .reader import GgufFile
@@ -60,6 +61,44 @@ def rope_scaling(d: Described, theta: float) -> dict[str, object] | None:
     return None if kind == "none" or factor == 1.0 else {"rope_type": "linear", "factor": factor}
 
 
+def long_scaling(d: Described) -> dict[str, object] | None:
+    """The same of Phi-3, whose frequencies are divided by LongRoPE's factors, or as they are.
+
+    The factor of attention is in the file; where it is what the two lengths make, the configuration is as short as a
+    checkpoint's.
+    """
+    keys, long = d.keys, d.has(LONG_FACTORS[0]) or d.has(LONG_FACTORS[1])
+    kind = keys.text(".rope.scaling.type", "linear")
+    kinds = ("none", "linear", "longrope") if long else ("none", "linear")
+    if kind not in kinds:
+        raise keys.error(
+            ".rope.scaling.type", kind, f"{', '.join(kinds)}{'' if long else f' without {LONG_FACTORS[1]}'}"
+        )
+    linear = _factor(d)
+    if kind == "linear" and linear != 1.0:
+        raise keys.error(factor_key(keys), linear, "0 or 1")
+    most, original = keys.integer(".context_length"), original_length(keys)
+    factor = keys.number(".rope.scaling.attn_factor", 1.0)
+    _check_mixed(d, kind)
+    _only(d, ".rope.scaling.yarn_attn_factor", 1.0)
+    if not long:
+        _only(d, ".rope.scaling.attn_factor", 1.0)
+        return None
+    short, far = (divisors(d, name).tolist() for name in LONG_FACTORS)
+    scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": far}
+    usual = math.sqrt(1 + math.log(most / original) / math.log(original)) if most > original > 1 else 1.0
+    return scaling if math.isclose(factor, usual, rel_tol=_FLOAT32) else {**scaling, "attention_factor": factor}
+
+
+def original_length(keys: Keys) -> int:
+    return keys.integer(".rope.scaling.original_context_length", 0, default=0) or keys.integer(".context_length")
+
+
+def factor_key(keys: Keys) -> str:
+    """The key that has the factor of linear scaling: the new one, or the old one."""
+    return ".rope.scaling.factor" if keys.number(".rope.scaling.factor", 0.0) else ".rope.scale_linear"
+
+
 def _factor(d: Described) -> float:
     """Of frequencies; 0 stands for 1. The key has an older name, which may not say something else."""
     keys, found = d.keys, []
@@ -76,13 +115,16 @@ def _factor(d: Described) -> float:
 
 def _check_attention(d: Described, kind: str, factor: float) -> None:
     """Numbers that would scale attention, or mix yarn with another kind."""
-    keys = d.keys
     _only(d, ".rope.scaling.attn_factor", 1.0)
     _only(d, ".rope.scaling.yarn_attn_factor", yarn_attention(factor) if kind == "yarn" else 1.0)
+    _check_mixed(d, kind)
+
+
+def _check_mixed(d: Described, kind: str) -> None:
     mixed = 1.0 if kind == "yarn" else 0.0
-    value = keys.number(".rope.scaling.yarn_ext_factor", mixed)
+    value = d.keys.number(".rope.scaling.yarn_ext_factor", mixed)
     if value >= 0 and value != mixed:
-        raise keys.error(".rope.scaling.yarn_ext_factor", value, f"{mixed} with {kind}")
+        raise d.keys.error(".rope.scaling.yarn_ext_factor", value, f"{mixed} with {kind}")
 
 
 def _only(d: Described, key: str, allowed: float) -> None:
@@ -98,7 +140,7 @@ def yarn_attention(factor: float) -> float:
 
 def _yarn(d: Described, factor: float) -> dict[str, object]:
     keys = d.keys
-    original = keys.integer(".rope.scaling.original_context_length", 0, default=0) or keys.integer(".context_length")
+    original = original_length(keys)
     scaling: dict[str, object] = {
         "rope_type": "yarn",
         "factor": factor,
@@ -132,15 +174,7 @@ def _check_bounds(d: Described, theta: float, yarn: Mapping[str, object]) -> Non
 
 def _by_factors(d: Described, theta: float, linear: float) -> dict[str, object]:
     """Frequencies divided by one factor each: Llama 3's scaling where they are its factors, else as they are."""
-    tensor, pairs = d.file.tensors[_FACTORS], d.rotated() // 2
-    if tensor.shape != (pairs,):
-        raise FormatError(
-            f"[models.load] {d.file.path}: {_FACTORS}: got shape {list(tensor.shape)}, expected {[pairs]}"
-        )
-    factors = source(tensor, tensor.name).read().astype(np.float64)
-    if not (np.isfinite(factors).all() and (factors > 0).all()):
-        raise FormatError(f"[models.load] {d.file.path}: {_FACTORS}: allowed positive finite numbers")
-    factors = factors * linear
+    factors = divisors(d, _FACTORS) * linear
     return _llama3(factors, theta) or {
         "rope_type": "longrope",
         "short_factor": factors.tolist(),
@@ -148,6 +182,18 @@ def _by_factors(d: Described, theta: float, linear: float) -> dict[str, object]:
         "attention_factor": 1.0,
         "original_max_position_embeddings": d.keys.integer(".context_length"),
     }
+
+
+def divisors(d: Described, name: str) -> Array:
+    """What each frequency is divided by, float64 [rotated / 2]."""
+    tensor, pairs = d.file.tensors.get(name), d.rotated() // 2
+    if tensor is None or tensor.shape != (pairs,):
+        shape = "no tensor" if tensor is None else f"shape {list(tensor.shape)}"
+        raise FormatError(f"[models.load] {d.file.path}: {name}: got {shape}, expected {[pairs]}")
+    factors: Array = source(tensor, tensor.name).read().astype(np.float64)
+    if not (np.isfinite(factors).all() and (factors > 0).all()):
+        raise FormatError(f"[models.load] {d.file.path}: {name}: allowed positive finite numbers")
+    return factors
 
 
 def _llama3(factors: Array, theta: float) -> dict[str, object] | None:

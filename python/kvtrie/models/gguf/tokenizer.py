@@ -18,7 +18,7 @@ from ..tokenizer import Tokenizer
 from .keys import Keys
 from .pre_tokenizers import RULES, Rule, normalizer, pre_tokenizer
 
-_MODELS, _NONE = ("gpt2", "llama"), ("none", "no_vocab")
+_MODELS, _NONE = ("gpt2", "llama", "gemma4"), ("none", "no_vocab")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type; 5: unused, 6: a byte
 _SPECIAL = (_UNKNOWN, _CONTROL, _USER_DEFINED)  # looked for before a text is cut
 _LONGEST_PIECE = 256  # characters; SentencePiece makes none longer than this
@@ -31,7 +31,7 @@ _HUGGING_FACE = "tokenizer.huggingface.json"
 # Control tokens that end an answer, whichever of them the file names: templates use one, training texts another.
 _TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"),
-    *("<EOT>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<turn|>", "<EOT>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
 _ENDS = (*_TURN_ENDS, "<eos>", "</s>", "[EOS]")
 
@@ -121,7 +121,7 @@ def read_text(keys: Keys) -> Text | None:
         f"{shorter.get(name, name)}_token": vocabulary.tokens[index] for name, index in ids.items() if index is not None
     }
     try:
-        raw = _whole(keys) or (_byte_pairs if kind == "gpt2" else _sentence_piece)(keys, vocabulary)
+        raw = _whole(keys) or (_sentence_piece if kind == "llama" else _byte_pairs)(keys, vocabulary)
     except Error:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it is given
@@ -174,8 +174,12 @@ def _whole(keys: Keys) -> Any:
 
 
 def _byte_pairs(keys: Keys, vocabulary: Vocabulary) -> Any:
-    """GPT-2's: merges apply within words. Tokens are written in characters that stand for bytes, or as they are."""
-    name = keys.text("tokenizer.ggml.pre", "default")
+    """GPT-2's: merges apply within words. Tokens are written in characters that stand for bytes, or as they are.
+
+    Gemma 4's are of a kind of their own, which says how texts are cut.
+    """
+    kind = keys.text("tokenizer.ggml.model")
+    name = kind if kind in RULES else keys.text("tokenizer.ggml.pre", "default")
     if name not in RULES:
         raise keys.error("tokenizer.ggml.pre", name, ", ".join(sorted(RULES)))
     rule: Rule = RULES[name]
