@@ -16,10 +16,12 @@ import torch
 
 import hf_models as hf
 import kvtrie as kv
+from gguf_files import write
 from kvtrie import _divergence
 from kvtrie.cli import main
 from kvtrie.quality import shipped_text
 from random_models import VOCAB, random_model
+from reference_llama import random_llama
 from serving import TINY
 
 CONTEXT = 48
@@ -111,6 +113,25 @@ def test_every_pair_of_formats_beside_the_reference(tiny: kv.results.Quality) ->
     assert reference.weight_bytes == half.weight_bytes > eighth.weight_bytes > fourth.weight_bytes
     assert all(each.perplexity == reference.perplexity + each.perplexity_change for each in tiny.formats)
     assert all(each.kl <= each.kl_tail and each.prompt_speed > 0 < each.step_speed for each in tiny.formats)
+
+
+def test_what_integer_units_lose_is_a_row_of_its_own(tmp_path: Path) -> None:
+    """Products of blocks: the reference's are in float32 on every processor."""
+    raw, weights = random_llama(5, hidden=64)
+    path = write(kv.models.from_weights(raw, weights).config, weights, tmp_path / "blocks.gguf", "q8_0")
+    units = kv.ops.integer_units()
+    options: dict[str, Any] = {"dtypes": ["stored"], "kv_dtypes": ["float32", "float16"], "context": CONTEXT}
+    text = ids(2 * CONTEXT, raw["vocab_size"])
+    found, exact = kv.quality(path, text, **options), kv.quality(path, text, **options, precision="exact")
+    assert found.integer_units == units and found.reference.precision == exact.reference.precision == "exact"
+    assert exact.reference.perplexity == found.reference.perplexity
+    assert [(each.kv_dtype, each.precision) for each in exact.formats] == [("float16", "exact")]
+    cells = ["float16"] if units == "none" else ["float32", "float16"]
+    assert [each.kv_dtype for each in found.formats] == cells
+    if units != "none":
+        assert 0 < found.formats[0].kl < found.formats[1].kl and found.formats[0].precision == "auto"
+        assert f"multiply blocks of weights by integer units ({units})" in str(found)
+    assert "integer units" not in str(exact)
 
 
 def test_a_loaded_model_is_compared_in_its_own_weights() -> None:
