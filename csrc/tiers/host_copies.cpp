@@ -46,6 +46,15 @@ bool HostCopies::make_room(std::uint64_t bytes, MayLose may_lose, const Node* wh
   return namespaces_.host() != nullptr && lower_.make_host_room(bytes, may_lose, whose);
 }
 
+// Copies that the node has go like those of others where there is no room, and are to be made again then.
+bool HostCopies::make_room_for_copies(const Node* node, MayLose may_lose, const Node* whose) {
+  for (std::uint64_t made = 0; made < uncopied_bytes(caches_, state_of(node));) {
+    made = uncopied_bytes(caches_, state_of(node));
+    if (!make_room(made, may_lose, whose)) return false;
+  }
+  return true;
+}
+
 bool HostCopies::copy_point(Node* node, MayLose may_lose, const Node* whose) {
   const RestorePoint& point = state_of(node).point();
   if (point.copied()) return true;
@@ -67,9 +76,8 @@ bool HostCopies::copy_point(Node* node, MayLose may_lose, const Node* whose) {
 
 bool HostCopies::copy(Node* node, MayLose may_lose, const Node* whose) {
   NodeState& state = state_of(node);
-  const std::uint64_t bytes = uncopied_bytes(caches_, state);
-  if (bytes == 0) return true;
-  if (!make_room(bytes, may_lose, whose)) return false;
+  if (is_copied(node)) return true;
+  if (!make_room_for_copies(node, may_lose, whose)) return false;
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {

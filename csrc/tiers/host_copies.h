@@ -69,6 +69,7 @@ class HostCopies final : public Copies {
   std::optional<BlobSlice> store_state(const Node* node, std::size_t state, const HeldState& held);
   CompletionPtr& expect_bytes(const BlobPtr& blob);
   bool make_room(std::uint64_t bytes, MayLose may_lose, const Node* whose);
+  bool make_room_for_copies(const Node* node, MayLose may_lose, const Node* whose);  // of all it has no copy of
   const std::shared_ptr<ByteBudget>& budget_of(const Node* node);
 
   const CacheTable& caches_;

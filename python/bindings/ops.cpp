@@ -16,6 +16,7 @@
 #include "operands.h"
 #include "ops/attention.h"
 #include "ops/family.h"
+#include "ops/integer_units.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
 #include "ops/rope.h"
@@ -236,6 +237,12 @@ std::int32_t vector_width(const Typed<"Place">& device) {
   return without_gil([&] { return ops::vector_width(*place.device); });
 }
 
+std::string integer_units(const Typed<"Place">& device) {
+  const Placement place = to_placement(device, "integer_units");
+  if (place.on_host) fail(ErrorKind::kNotSupported, "integer_units", "device: got the host, allowed a device");
+  return without_gil([&] { return ops::name_of(ops::integer_units(*place.device)); });
+}
+
 }  // namespace
 
 void init_ops(py::module_& core) {
@@ -258,6 +265,11 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
         "logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.");
   m.def("vector_width", &vector_width, py::arg("device") = py::none(),
         "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
+  m.def("integer_units", &integer_units, py::arg("device") = py::none(),
+        R"("none", "vnni" or "amx": what multiplies blocks of weights as integers where ``precision`` is "auto".
+
+"vnni" is AVX-512's ``vpdpwssd``, "amx" are tiles of bytes as well; both give the same bits. The first call on a device
+compiles a small program.)");
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
         py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
         py::arg("activation") = py::none(), py::arg("device") = py::none(), py::kw_only(),

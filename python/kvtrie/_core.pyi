@@ -184,6 +184,8 @@ class ops:  # noqa: N801
     @staticmethod
     def vector_width(device: Place = None) -> int: ...
     @staticmethod
+    def integer_units(device: Place = None) -> str: ...
+    @staticmethod
     def warm_up(
         heads: int,
         kv_heads: int,

@@ -15,6 +15,8 @@ class FormatQuality:
     """Of the weights, as ``model.dtype``."""
     kv_dtype: str
     """Of K and V."""
+    precision: str
+    """Of products of blocks, as ``model.precision``."""
     kl: float
     """Mean of KL(reference || this) over the scored positions, in nats."""
     kl_tail: float
@@ -41,6 +43,8 @@ class Measured:
 
     model: str
     device: str
+    integer_units: str
+    """That precision "auto" multiplies blocks by on this device: "none", "vnni" or "amx"."""
     context: int
     """Tokens of a window."""
     windows: int

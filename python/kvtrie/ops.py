@@ -52,6 +52,7 @@ softmax: Final = _ops.softmax
 softplus: Final = _ops.softplus
 split: Final = _ops.split
 ssd: Final = _ops.ssd
+integer_units: Final = _ops.integer_units
 vector_width: Final = _ops.vector_width
 warm_up: Final = _ops.warm_up
 weighted_sum: Final = _ops.weighted_sum
@@ -72,6 +73,7 @@ __all__ = [
     "embedding",
     "gated_delta",
     "gelu_mul",
+    "integer_units",
     "l2_norm",
     "layer_norm",
     "matmul",

@@ -3,12 +3,13 @@
     found = kv.quality("model.gguf", context=512)
     print(found)  # KL, perplexity, agreement, bytes and speeds of each format, as a table
 
-Concept. The reference is the model with its weights as stored and K and V in float32. It reads the text side by side
-with each other format, and what both say about the next token is compared, position by position. The text is cut into
-windows of ``context`` tokens, each a prompt of its own (with the tokenizer's first token in place of its own first
-one), and the second half of each is scored, which is what llama.cpp's ``llama-perplexity -c CONTEXT`` does: every token
-that counts has half a window before it or more, and figures can be held against figures that are published in this way.
-(Strided windows give lower perplexities for more work; which of two formats is better comes out the same.)
+Concept. The reference is the model with its weights as stored, products in float32, and K and V in float32. It reads
+the text side by side with each other format, and what both say about the next token is compared, position by position.
+The text is cut into windows of ``context`` tokens, each a prompt of its own (with the tokenizer's first token in place
+of its own first one), and the second half of each is scored, which is what llama.cpp's ``llama-perplexity -c CONTEXT``
+does: every token that counts has half a window before it or more, and figures can be held against figures that are
+published in this way. (Strided windows give lower perplexities for more work; which of two formats is better comes out
+the same.)
 
 Memory: the weights twice (the reference, and one format at a time), cells for one window of each format, and at most
 32 MiB of logits each; never the logits of a whole text.
@@ -36,6 +37,7 @@ from ._divergence import Rows, Sums
 from ._measured import FormatQuality, Measured
 from ._prompts import Prompt, token_ids
 from .errors import ArgumentError
+from .ops import integer_units
 from .prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ WEIGHT_FORMATS = ("stored", "float16", "q8_0", "q5_1", "q4_0")
 """How weights are kept unless somebody names others: as they are in the file, and made of that while loading."""
 
 _WHERE = "quality"
+_NUMBERS = ("float32", "float16")  # of weights; all others are blocks
 _EXACT = "float32"
 _LOGITS = 32 << 20  # bytes of a side's logits at once
 _CHUNK = 512  # rows of a step whose logits nobody needs
@@ -89,6 +92,7 @@ def quality(
     *,
     dtypes: Sequence[str] | None = None,
     kv_dtypes: Sequence[str | tuple[str, str]] | None = None,
+    precision: str = "auto",
     context: int = 512,
     windows: int | None = None,
     device: str | None = None,
@@ -101,7 +105,10 @@ def quality(
     text that is shipped, :func:`shipped_text`, which needs a tokenizer. ``dtypes``: of weights; "stored" is the
     model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V, a name,
     or two as a pair or as "K/V"; None: those of ``CELL_FORMATS`` that the model's heads can be kept in. Each of the one
-    is measured with each of the other. ``context``: tokens of a window, of which the second half is scored, 4 or more.
+    is measured with each of the other. ``precision``: of products of blocks, as for ``load``; the reference's is
+    "exact", and where "auto" has integer units, weights as stored with K and V in float32 are a row of their own, which
+    shows what these units lose. A loaded model is the reference with the precision that it has. ``context``: tokens of
+    a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
     Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and
@@ -113,7 +120,10 @@ def quality(
     if unknown:
         allowed = f"{', '.join(CELL_FORMATS)}, or two of them for K and V"
         raise ArgumentError(f"[{_WHERE}] kv_dtypes: got {unknown[0]!r}, allowed {allowed}")
-    exact = _loaded(model, "stored", device)
+    from .models import check_precision
+
+    check_precision(precision, _WHERE)
+    exact = _loaded(model, "stored", device, "exact")
     if kv_dtypes is None:
         names = [name for name in names if _can_keep(exact, name)]
     wanted = [name for name in _weights(model, dtypes) if name != exact.dtype or name == "stored"]
@@ -121,16 +131,19 @@ def quality(
     reading = _Reading(exact, ids, progress, len(ids) * len(wanted))
     formats: list[FormatQuality] = []
     for dtype in wanted:
-        own = exact if dtype == "stored" else _loaded(model, dtype, device)
+        same = dtype == "stored" and not _differs(exact, precision)
+        own = exact if same else _loaded(model, dtype, device, precision)
         sides = [name for name in names if own is not exact or name != _EXACT]
         formats += reading.compare(own, sides)
         del own
     name = exact.family if not isinstance(model, (str, os.PathLike)) else Path(os.fspath(model)).name
     where = exact.device.name
-    return Quality(name, where, ids.shape[1], len(ids), reading.exact.positions, reading.reference(), tuple(formats))
+    units = integer_units(exact.device)
+    read = (ids.shape[1], len(ids), reading.exact.positions)
+    return Quality(name, where, units, *read, reading.reference(), tuple(formats))
 
 
-def _loaded(model: str | os.PathLike[str] | Model, dtype: str, device: str | None) -> Model:
+def _loaded(model: str | os.PathLike[str] | Model, dtype: str, device: str | None, precision: str) -> Model:
     """ "stored": whatever ``load`` takes of itself, which may be in another format."""
     from . import models
 
@@ -138,7 +151,13 @@ def _loaded(model: str | os.PathLike[str] | Model, dtype: str, device: str | Non
         return model
     if not isinstance(model, (str, os.PathLike)):
         raise refusal(model, _WHERE, "model", "a path, a name, or a loaded model")
-    return models.load(model, device, None if dtype == "stored" else dtype)
+    return models.load(model, device, None if dtype == "stored" else dtype, precision=precision)
+
+
+def _differs(exact: Model, precision: str) -> bool:
+    """Whether ``precision`` computes other bits than the reference of the same weights."""
+    blocks = any(dtype not in _NUMBERS for dtype in exact.kept.values())
+    return precision != exact.precision and blocks and integer_units(exact.device) != "none"
 
 
 def _pairs(kv_dtypes: Sequence[str | tuple[str, str]]) -> list[str]:
@@ -229,6 +248,7 @@ class _Reading:
         return FormatQuality(
             dtype=side.model.dtype,
             kv_dtype=name,
+            precision=side.model.precision,
             kl=float(sums.divergence.mean()),
             kl_tail=sums.tail(),
             perplexity=sums.perplexity,

@@ -38,6 +38,7 @@ struct DeviceTreeKinds {
   std::uint32_t slots = 8;
   std::uint64_t host = 1 << 20, disk = 0;  // bytes; 0: no such tier
   std::uint32_t growth = 1;                // tokens
+  bool counted = false;                    // whether namespaces can have quotas
 
   static constexpr std::int32_t kBlock = 4;  // tokens in one state of `blocks`
   CacheSet caches() const {
@@ -277,7 +278,7 @@ struct DeviceTreeWorld : TreeWalks {
   PrefixCacheStats totals;
   LiveSessions sessions;
   Removal removal{caches, trie, places, points, leases, totals};
-  Namespaces namespaces{trie, host, /*counted=*/false};
+  Namespaces namespaces{trie, host, kinds.counted};
   Quotas quotas{caches, trie, namespaces};
   LowerTiers lower{trie, places, points, leases, sessions, host, removal, quotas};
   HostCopies copies{caches, namespaces, places, points, lower, totals};

@@ -95,6 +95,42 @@ TEST_F(HostCopiesTest, WhatIsCopiedIsNotCopiedAgain) {
   EXPECT_EQ(picture(), before);
 }
 
+struct CountedHostCopiesTest : HostCopiesTest {
+  CountedHostCopiesTest() : HostCopiesTest(kinds_counted()) {
+    for (const auto& cache : caches.all) cache->count_owners();
+  }
+  static DeviceTreeKinds kinds_counted() {
+    DeviceTreeKinds kinds;
+    kinds.counted = true;
+    return kinds;
+  }
+  void limit_host(std::uint64_t bytes) {
+    Needs all;
+    for (const LayerCache* cache : caches.all) all.push_back(cache->capacity());
+    const Group group = quotas.set("n", {all, bytes, 0}, {caches.no_needs(), 0, 0});
+    trie.set_group(trie.find_root("n"), group);
+    places.reserve_groups(group + 1U);
+    points.reserve_groups(group + 1U);
+    leases.reserve_groups(group + 1U);
+  }
+};
+
+// Found by oracle_prefix_cache --kinds dense --seed 971 --operations 500.
+TEST_F(CountedHostCopiesTest, CopiesThatWentForTheOthersAreMadeAgainOrNothingIs) {
+  limit_host(kinds.host);
+  Node* node = add(12);
+  copy_some(node, kCopiedFull, 0, 8);
+  const std::uint64_t all = bytes_of_cells(node), before = host->used();
+  seal();
+  limit_host(all - 1);
+  EXPECT_FALSE(copies.copy(node, MayLose::kNothing));
+  EXPECT_LE(host->used(), before);
+  limit_host(all);
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
+  EXPECT_TRUE(copies.is_copied(node));
+  EXPECT_EQ(host->used(), all);
+}
+
 TEST_F(HostCopiesTest, OfAWindowWhatIsLeftIsCopiedWithItsHoles) {
   Node* node = add(9);
   std::vector<SpanList>& cells = state_of(node).held[kCopiedWindow].cells;

@@ -71,7 +71,7 @@ _ON_A_DEVICE = "needs a device, whose driver allocates for itself: swept in C++ 
 _DEVICE_ONLY = """
     Device devices MappedTensor Tensor.mapped Tensor.from_opencl Step.attend_qkv StepGraphs.compute ops.PackedWeight
     ops.PackedPair ops.PackedSet ops.RopeTable ops.can_route ops.pack ops.pack_blocks ops.pack_pair ops.pack_pair_blocks
-    ops.matmul_gated ops.matmul_routed ops.vector_width ops.warm_up
+    ops.integer_units ops.matmul_gated ops.matmul_routed ops.vector_width ops.warm_up
 """
 LEFT_OUT: dict[str, str] = {
     **dict.fromkeys(_DEVICE_ONLY.split(), _ON_A_DEVICE),

@@ -108,8 +108,8 @@ def test_a_checkpoint_is_quantised_while_it_is_loaded(dtype: str, tied: bool) ->
 def test_rows_that_are_no_whole_blocks_and_numbers_that_are_none() -> None:
     config, weights = random_llama(5, hidden=48, heads=4, kv_heads=2, intermediate=96, vocab=96)
     model = kv.models.from_weights(config, weights, dtype="q4_0")
-    assert {model._kept[f"model.layers.0.mlp.{name}_proj"] for name in ("gate", "up")} == {"q8_0"}
-    assert model._kept["model.layers.0.mlp.down_proj"] == "q4_0"
+    assert {model.kept[f"model.layers.0.mlp.{name}_proj"] for name in ("gate", "up")} == {"q8_0"}
+    assert model.kept["model.layers.0.mlp.down_proj"] == "q4_0"
     config, weights = random_llama(5, hidden=64)
     broken = {**weights, "model.layers.1.mlp.up_proj.weight": weights["model.layers.1.mlp.up_proj.weight"] * np.inf}
     with pytest.raises(kv.errors.ArgumentError, match=r"dtype 'q4_1' cannot hold .*up_proj.*not finite"):

@@ -164,6 +164,16 @@ def test_doctor_shows_the_vectors() -> None:
         kv.ops.vector_width("host")
 
 
+def test_doctor_shows_what_multiplies_integers() -> None:
+    code, text = run("doctor")
+    units = [kv.ops.integer_units(device) for device in kv.devices()]
+    lines = [line for line in text.splitlines() if "integer units" in line]
+    assert code == 0 and set(units) <= {"none", "vnni", "amx"}
+    assert [("float32" if each == "none" else each) in line for each, line in zip(units, lines, strict=True)]
+    with pytest.raises(kv.errors.NotSupportedError, match=r"integer_units.*device"):
+        kv.ops.integer_units("host")
+
+
 def test_the_chat_offers_every_way_to_keep_weights() -> None:
     for dtype in DTYPES:
         assert build_parser().parse_args(["chat", "tiny", "--dtype", dtype]).dtype == dtype

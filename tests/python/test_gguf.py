@@ -179,8 +179,8 @@ def test_q8_0_stays_as_it_is(tmp_path: Path) -> None:
     rewrite(path, embedding_as_float32(weights))
     model = kv.models.load(path, precision="exact")
     assert model.dtype == "stored"
-    assert {name for name, kept in model._kept.items() if kept == "q8_0"} >= {"lm_head"}
-    assert model._kept["model.embed_tokens"] == "float32"
+    assert {name for name, kept in model.kept.items() if kept == "q8_0"} >= {"lm_head"}
+    assert model.kept["model.embed_tokens"] == "float32"
     wanted = all_logits(kv.models.load(path, dtype="float32"), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(model, TOKENS, 72), wanted)
 
@@ -211,9 +211,9 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
             tensors[f"{name}.weight"] = (gguf.quants.quantize(values, Kind.Q4_1), Kind.Q4_1)
 
     model = kv.models.load(rewrite(path, change), precision="exact")
-    kept = [[model._kept[f"model.layers.{layer}.self_attn.{x}_proj"] for x in "qkv"] for layer in (0, 1)]
+    kept = [[model.kept[f"model.layers.{layer}.self_attn.{x}_proj"] for x in "qkv"] for layer in (0, 1)]
     assert kept == [["q8_0", "q8_0", "float32"], ["q8_0", "q4_1", "q8_0"]]
-    assert [model._kept[f"model.layers.1.mlp.{x}_proj"] for x in ("gate", "up")] == [
+    assert [model.kept[f"model.layers.1.mlp.{x}_proj"] for x in ("gate", "up")] == [
         "q8_0",
         "q4_1" if mixed_gate else "q8_0",
     ]

@@ -127,9 +127,9 @@ def test_a_published_checkpoint_has_the_logits_of_transformers(published: Path) 
 def test_experts_stay_blocks(published: Path) -> None:
     """Of 22 bytes where the file has 17, and of the numbers that are in the file."""
     model, wide = (kv.models.load(published, dtype=dtype) for dtype in (None, "float32"))
-    experts = [name for name in model._kept if ".experts." in name]
+    experts = [name for name in model.kept if ".experts." in name]
     assert model.dtype == "stored" and len(experts) == 3 * 3 * 3
-    assert {model._kept[name] for name in experts} == {"q5_0"} and not model.losses
+    assert {model.kept[name] for name in experts} == {"q5_0"} and not model.losses
     numbers = len(experts) * 64 * 32  # packed in groups of 64 rows
     assert wide.nbytes - model.nbytes == numbers * 4 - numbers // 32 * 22
 
@@ -178,7 +178,7 @@ def test_gguf_files_with_mxfp4_are_the_same_model(published: Path, tmp_path: Pat
     }
     path = gguf_models.write("gpt-oss", config, weights, tmp_path / "a.gguf", experts="MXFP4", **keys)
     model = kv.models.load(path)
-    assert {kept for name, kept in model._kept.items() if ".experts." in name} == {"q5_0"}
+    assert {kept for name, kept in model.kept.items() if ".experts." in name} == {"q5_0"}
     raw.update({"layer_types": list(model.config.layer_types), "swiglu_limit": 7.0})
     folder = kv.models.from_weights(raw, {name: source.read() for name, source in open_folder(published).items()})
     np.testing.assert_array_equal(logits(model), logits(folder))

@@ -16,10 +16,12 @@ import torch
 
 import hf_models as hf
 import kvtrie as kv
+from gguf_files import write
 from kvtrie import _divergence
 from kvtrie.cli import main
 from kvtrie.quality import shipped_text
 from random_models import VOCAB, random_model
+from reference_llama import random_llama
 from serving import TINY
 
 CONTEXT = 48
@@ -121,6 +123,25 @@ def test_pairs_of_formats_stand_beside_the_others() -> None:
     assert [each.kv_dtype for each in found] == ["q8_0", "q8_0/q4h", "q4h"]
     assert found[0].kl < found[1].kl < found[2].kl
     assert 2 * found[1].token_bytes == found[0].token_bytes + found[2].token_bytes
+
+
+def test_what_integer_units_lose_is_a_row_of_its_own(tmp_path: Path) -> None:
+    """Products of blocks: the reference's are in float32 on every processor."""
+    raw, weights = random_llama(5, hidden=64)
+    path = write(kv.models.from_weights(raw, weights).config, weights, tmp_path / "blocks.gguf", "q8_0")
+    units = kv.ops.integer_units()
+    options: dict[str, Any] = {"dtypes": ["stored"], "kv_dtypes": ["float32", "float16"], "context": CONTEXT}
+    text = ids(2 * CONTEXT, raw["vocab_size"])
+    found, exact = kv.quality(path, text, **options), kv.quality(path, text, **options, precision="exact")
+    assert found.integer_units == units and found.reference.precision == exact.reference.precision == "exact"
+    assert exact.reference.perplexity == found.reference.perplexity
+    assert [(each.kv_dtype, each.precision) for each in exact.formats] == [("float16", "exact")]
+    cells = ["float16"] if units == "none" else ["float32", "float16"]
+    assert [each.kv_dtype for each in found.formats] == cells
+    if units != "none":
+        assert 0 < found.formats[0].kl < 1e-4 and found.formats[0].precision == "auto"
+        assert f"multiply blocks of weights by integer units ({units})" in str(found)
+    assert "integer units" not in str(exact)
 
 
 def test_a_loaded_model_is_compared_in_its_own_weights() -> None:

@@ -17,6 +17,7 @@ from kvtrie import _processors as processors
 from kvtrie._health import MISSING, NOTE, OK, Finding
 from kvtrie.viz.words import format_bytes
 
+_REPORT = "report this with the output of `python -m kvtrie devices`"
 PACKAGES = ("safetensors", "tokenizers", "jinja2", "tqdm", "gguf")
 
 
@@ -47,6 +48,7 @@ def examine(*, quick: bool = False) -> Iterator[Finding]:
         if not quick:
             yield from _survives(device)
             yield _vectors(device)
+            yield _integer_units(device)
             yield _self_test(device)
 
 
@@ -110,8 +112,18 @@ def _vectors(device: kv.Device) -> Finding:
     try:
         width = kv.ops.vector_width(device)
     except kv.Error as error:
-        return Finding(MISSING, "vectors", str(error), "report this with the output of `python -m kvtrie devices`")
+        return Finding(MISSING, "vectors", str(error), _REPORT)
     return Finding(OK, "vectors", f"{width} floats")
+
+
+def _integer_units(device: kv.Device) -> Finding:
+    """They decide how products of quantised weights round activations, and so which bits come out."""
+    try:
+        units = kv.ops.integer_units(device)
+    except kv.Error as error:
+        return Finding(MISSING, "integer units", str(error), _REPORT)
+    what = "none: products of quantised weights are in float32" if units == "none" else f"{units}, with precision auto"
+    return Finding(OK, "integer units", what)
 
 
 def _self_test(device: kv.Device) -> Finding:
@@ -121,7 +133,7 @@ def _self_test(device: kv.Device) -> Finding:
         errors = {name: _checks.error_of(check, device) for name, check in _checks.CHECKS.items()}
         worst = max(errors.items(), key=lambda item: item[1])
     except kv.Error as error:
-        return Finding(MISSING, "kernels", str(error), "report this with the output of `python -m kvtrie devices`")
+        return Finding(MISSING, "kernels", str(error), _REPORT)
     detail = f"largest relative error {worst[1]:.1e} ({worst[0]}), {time.perf_counter() - begin:.1f} s"
     if worst[1] > 1e-4:
         return Finding(MISSING, "kernels", detail, "this driver computes wrong results: choose another device")

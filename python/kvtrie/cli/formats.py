@@ -27,14 +27,18 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def add_formats(parser: argparse.ArgumentParser) -> None:
     """One format of weights and one of K and V."""
     parser.add_argument("--dtype", choices=DTYPES, help="weights on the device (default: as stored)")
+    add_precision(parser)
+    parser.add_argument(
+        "--kv-dtype", choices=CELL_PAIRS, default="float16", metavar="FORMAT", help=f"{KV_HELP} (default float16)"
+    )
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
         default="auto",
         help="products of blocks: auto, with integer units where the processor has them, or exact, in float32",
-    )
-    parser.add_argument(
-        "--kv-dtype", choices=CELL_PAIRS, default="float16", metavar="FORMAT", help=f"{KV_HELP} (default float16)"
     )
 
 

@@ -16,15 +16,15 @@ from kvtrie._paths import path_text
 from kvtrie.quality import CELL_PAIRS, WEIGHT_FORMATS
 
 from .chat.screen import stderr_shows
-from .formats import DTYPES, KV_HELP, MODEL, add_device
+from .formats import DTYPES, KV_HELP, MODEL, add_device, add_precision
 
 if TYPE_CHECKING:
     from kvtrie.models.weights import Progress
 
-_EPILOG = """The reference is the model as stored, with K and V in float32; each other format reads the same text beside
-it. The text is cut into windows of --context tokens, and the second half of each is scored, as llama-perplexity does,
-so perplexities can be held against those that it prints. Any text will do to compare formats with each other. Formats
-that the file does not have are made of its weights while they are loaded."""
+_EPILOG = """The reference is the model as stored, with products, K and V in float32; each other format reads the same
+text beside it. The text is cut into windows of --context tokens, and the second half of each is scored, as
+llama-perplexity does, so perplexities can be held against those that it prints. Any text will do to compare formats
+with each other. Formats that the file does not have are made of its weights while they are loaded."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-dtype", choices=CELL_PAIRS, action="append", metavar="FORMAT",
         help=f"{KV_HELP} (may be repeated; default: each one that its heads fit, for both)",
     )  # fmt: skip
+    add_precision(parser)
     parser.add_argument(
         "-c", "--context", "--ctx-size", type=int, default=512, metavar="TOKENS", help="of a window (default 512)"
     )
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
             None if arguments.text is None else _read(arguments.text),
             dtypes=arguments.dtype,
             kv_dtypes=arguments.kv_dtype,
+            precision=arguments.precision,
             context=arguments.context,
             windows=arguments.windows or None,
             device=arguments.device,

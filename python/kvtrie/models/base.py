@@ -71,6 +71,7 @@ class Model(WithHead):
     precision: str  # of products of blocks: "auto" or "exact", as load() explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights, storage dtype and precision are equal
     nbytes: int  # device memory of all weights
+    kept: dict[str, str]  # by matrix: its type on the device
     losses: dict[str, float]  # by tensor that loading quantised: root of mean square error over that of its numbers
     graphs: StepGraphs  # small steps that were recorded
     account: Account  # what became of each key of its files
@@ -107,12 +108,11 @@ class Model(WithHead):
         )
         self._layers = [DecoderLayer(self.layer_plan(config, site.index), site) for site in sites]
         self._norm = weights.vector("model.norm.weight")
-        tied = config.tie_word_embeddings
-        self._head = weights.tied(self._embedding) if tied else weights.linear("lm_head")
+        self._head = weights.tied(self._embedding) if config.tie_word_embeddings else weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
-        self._kept = weights.kept
+        self.kept = weights.kept
         self.losses = weights.losses
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self.account = {}

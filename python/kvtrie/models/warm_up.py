@@ -81,7 +81,7 @@ def kinds_of_layers(model: Warmed) -> list[int]:
     groups = {layer: number for number, group in enumerate(model.attention_groups(config)) for layer in group.layers}
     first: dict[tuple[object, ...], int] = {}
     for index, shapes in enumerate(model.layers_shapes(config)):
-        kept = tuple(model._kept.get(f"model.layers.{index}.{name.removesuffix('.weight')}") for name in sorted(shapes))
+        kept = tuple(model.kept.get(f"model.layers.{index}.{name.removesuffix('.weight')}") for name in sorted(shapes))
         first.setdefault((groups.get(index), tuple(sorted(shapes.items())), kept), index)
     return list(first.values())
 
@@ -139,7 +139,7 @@ def _attention(model: Warmed, dtype: str) -> None:
             *heads,
             latent_dim=latent,
             dtype=dtype,
-            weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
+            weight_dtype=Counter(model.kept.values()).most_common(1)[0][0],
             device=model.device,
             precision=model.precision,
         )

@@ -25,7 +25,7 @@ class Warmed(Protocol):
     precision: str
     replays: bool
     _head: Linear
-    _kept: dict[str, str]
+    kept: dict[str, str]
     _layers: list[DecoderLayer]
     _packs: bool
     _stored: dict[str, str]

@@ -30,9 +30,16 @@ def quality_text(found: Measured) -> str:
     read = f"{plural(found.windows, 'window')} of {found.context} tokens, the second half of each scored"
     return (
         f"{table}\n\n{found.model} on {found.device}: {read}, {plural(found.positions, 'position')}.\n"
-        "KL (nats), change and same (the likeliest token) are against the first row, weights as stored and K and V in "
-        "float32;\n± is the standard error of the change. prompt/s and step/s: tokens a second, many and one at a time."
+        "KL (nats), change and same (the likeliest token) are against the first row, weights as stored, and products, K"
+        f" and V in float32;\n{_units(found)}± is the standard error of the change. prompt/s and step/s: tokens a "
+        "second, many and one at a time."
     )
+
+
+def _units(found: Measured) -> str:
+    """How blocks of weights are multiplied in the other rows."""
+    own = found.integer_units != "none" and any(each.precision == "auto" for each in found.formats)
+    return f"the others multiply blocks of weights by integer units ({found.integer_units}); " if own else ""
 
 
 def _cells(each: FormatQuality, is_reference: bool) -> tuple[str, ...]:

@@ -73,4 +73,5 @@ def rows(x: Floats, logits: kv.Tensor) -> list[kv.Tensor]:
 
 def warm_up() -> int:
     ops.warm_up(8, 2, 64, v_head_dim=None, dtype="float16", weight_dtype="q4_0", activation="silu", device=None)
+    assert_type(ops.integer_units("cpu"), str)
     return ops.vector_width("cpu")
