@@ -81,13 +81,14 @@ constexpr std::uint32_t kSign = 0x80000000U;
 
 // H x * factor. Every order of these sums that ends in the same matrix would do for readers, one does for bytes.
 void turn(float* x, float factor) noexcept {
-  for (std::size_t apart = 1; apart < kNumbers; apart *= 2)
+  for (std::size_t apart = 1; apart < kNumbers; apart *= 2) {
     for (std::size_t i = 0; i < kNumbers / 2; ++i) {
       const std::size_t a = i / apart * 2 * apart + i % apart;
       const float low = x[a], high = x[a + apart];
       x[a] = low + high;
       x[a + apart] = low - high;
     }
+  }
   for (std::size_t i = 0; i < kNumbers; ++i) x[i] *= factor;
 }
 

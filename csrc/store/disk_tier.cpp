@@ -271,6 +271,10 @@ bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::b
   } catch (const std::exception&) {
     error = EIO;
   }
+  if (error == ENOMEM) {  // says nothing of what is in the file
+    note_read(0, error);
+    throw std::bad_alloc();
+  }
   if (error != 0) open_files_.forget(file.self_.front().id);
   note_read(into.size(), error);
   return error == 0;

@@ -183,6 +183,21 @@ TEST(DiskFaults, EveryCallFailsOnceAndFromThenOn) {
   std::cout << "faults injected and survived: " << faults << "\n";
 }
 
+TEST(DiskFaults, AReadWithoutMemorySaysNothingOfTheFile) {
+  const auto files = std::make_shared<FaultyFileSystem>();
+  HeldTier run{open_faulty_tier(files, 3000), {}, 0};
+  run.write(some_entries()[0]);
+  ASSERT_EQ(run.held.size(), 1u);
+  const DiskFilePtr file = run.held.begin()->second.first;
+  std::vector<std::byte> bytes(4);
+  for (const Call kind : {Call::kOpen, Call::kRead}) {
+    files->fail(kind, 1, ENOMEM, true);
+    EXPECT_THROW(file->read(0, bytes), std::bad_alloc);
+    EXPECT_TRUE(file->read(0, bytes));
+  }
+  EXPECT_EQ(run.tier->stats().failed_reads, 2u);
+}
+
 // Two different faults, one behind the other: a write fails and what it leaves cannot be removed.
 TEST(DiskFaults, WhatCannotBeRemovedStaysCountedAndIsTriedAgain) {
   const auto files = std::make_shared<FaultyFileSystem>();

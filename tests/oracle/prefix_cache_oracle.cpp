@@ -1193,6 +1193,7 @@ class World {
       for (Tokens& each : paths) each.resize(1);
       step = refusable(make);
     }
+    follow({&twin});
     if (step == nullptr) return;
     ++trees_proposed;
     std::vector<Twin> along(paths.size(), twin);

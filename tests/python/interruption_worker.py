@@ -197,14 +197,17 @@ class Closer:
 
     def __init__(self, close: Callable[[], None], waits: float) -> None:
         self._thread = threading.Thread(target=close)
+        self._started = threading.Event()  # by another thread than the one that joins
         self._waits = waits
 
     def act(self, place: Place) -> None:
         tell(place)
         self._thread.start()
+        self._started.set()
         self._thread.join(self._waits)
 
     def join(self) -> None:
+        self._started.wait(PATIENCE)
         self._thread.join(PATIENCE)
 
 

@@ -157,9 +157,9 @@ def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     wanted = all_logits(kv.models.load(plain, dtype=same), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(default, TOKENS, 72), wanted)
     if kind in EXACT:
-        assert set(default._kept.values()) == {EXACT[kind].kind}
+        assert set(default.kept.values()) == {EXACT[kind].kind}
     if kind in BLOCKS:
-        assert set(default._kept.values()) == {BLOCKS[kind]}
+        assert set(default.kept.values()) == {BLOCKS[kind]}
         size = sum(tensor.n_bytes for tensor in gguf.GGUFReader(path).tensors)
         assert default.nbytes <= 1.05 * size, "the embedding is kept once"
 

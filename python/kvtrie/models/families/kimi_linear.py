@@ -48,6 +48,8 @@ _NAMES = {  # other families' names, and those of this one
     "num_experts_per_tok": "num_experts_per_token",
     "n_shared_experts": "num_shared_experts",
 }
+_COUNTS = {"model_max_length": 1, "num_expert_group": 1, "num_experts": 1, "num_experts_per_token": 1}
+_COUNTS |= {"num_shared_experts": 0}
 _UNROTATED = neutral("no layer rotates")
 _SETTINGS: Settings = {
     **COMMON,
@@ -171,6 +173,9 @@ class KimiLinear(DeepseekV3):
         inner = raw.get("linear_attn_config")
         own: Mapping[str, object] = inner if isinstance(inner, Mapping) else {}
         _refuse_unknown(own, where)
+        for name, least in _COUNTS.items():  # errors below have the names that other families use
+            if raw.get(name) is not None:
+                reader.within(name, least, _MOST)
         kinds = layer_kinds(raw, layers, (FULL, LINEAR), _default_kinds(own, layers, where), where)
         plain = changed(raw, {"layer_types": None})
         return {
