@@ -65,6 +65,7 @@ def test_it_costs_nothing_where_nobody_asks(model: CodingModel) -> None:
         assert 20 * (1 << 20) < stats["suffix_bytes"] < 40 * (1 << 20)
 
 
+@pytest.mark.soak
 def test_a_look_reads_a_piece_of_what_was_there(model: CodingModel) -> None:
     """At most 2^14 tokens and nodes, so that no other call waits for the whole tree; what comes meanwhile is known."""
     cache = make_cache(capacity=40_000)
