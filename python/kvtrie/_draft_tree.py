@@ -69,9 +69,9 @@ class DraftTree(Whole):
 
     def several(self, session: _core.Session, most: int) -> list[list[int]]:
         """At most ``breadth`` ways of at most ``most`` tokens, none of them empty or the beginning of one before it."""
-        if not hasattr(session, "continuations"):
-            raise refusal(session, "draft_tree", "session", "a session of a prefix cache")
         if isinstance(self.source, str):
+            if not isinstance(session, _core.Session):
+                raise refusal(session, "draft_tree", "session", "a session of a prefix cache")
             found = session.continuations(most, self.breadth, suffix=self.source == "suffix")
             return [way.tolist() for way in found]
         given = self.source(session.tokens, most)
