@@ -104,10 +104,10 @@ Q4_PLAYS: list[Case] = [
         for variant, sides in ((_CELLS, (Q4, Q4)), (_APART, (Q8, Q4)))
         for entry, play in (("load_cells", load_cells), ("store_cells", store_cells))
     ],
-    Case(_EDITS, "rotate_cells", rotate_cells),
+    Case(_EDITS, "rotate_cells", rotate_cells, ((0, "who reads a block's numbers writes the next cell's"),)),
     Case(_QKV, "put_qkv", qkv(64, np.uint8, 0.25, numbers_of, 18), plays._OF_QKV),
     Case(
-        _ATTENTION, "attend_tiles", attention(64, np.float32, 2e-6, TurnedHistory), ((0, plays._PAIR), (1, plays._PAIR))
+        _ATTENTION, "attend_tiles", attention(64, np.float32, 2e-6, TurnedHistory), ((0, plays._PAIR), (2, plays._PAIR))
     ),
     Case(_MERGE, "attend_merge", merge(64, partial(turned, factor=0.125))),
 ]
