@@ -337,8 +337,12 @@ def _joined(run: Sequence[_Seen]) -> _Seen:
     """Neighbours as one."""
     if len(run) == 1:
         return run[0]
-    hidden = ops.concat([each.hidden for each in run], axis=0)
-    return _Seen(run[0].start, np.concatenate([each.tokens for each in run]), hidden)
+    return _Seen(run[0].start, np.concatenate([each.tokens for each in run]), _stacked([each.hidden for each in run]))
+
+
+def _stacked(rows: Sequence[_core.Tensor]) -> _core.Tensor:
+    """One below the other; a single one as it is."""
+    return rows[0] if len(rows) == 1 else ops.concat(rows, axis=0)
 
 
 def _likeliest(logits: Logits) -> list[int]:
@@ -382,7 +386,7 @@ def _write(each: Sequence[_Writing]) -> None:
             for one, branch in going:
                 branch.append(one.found[-1])
             step = cache.batch([branch for _, branch in going])
-            logits, hidden = model.further(step, ops.concat(states, axis=0) if len(states) > 1 else states[0])
+            logits, hidden = model.further(step, _stacked(states))
             tokens = draw(logits, [Draw()] * len(going))
             for (one, _), token in zip(going, tokens):
                 one.found.extend([] if token == NONE else [token])
@@ -410,7 +414,7 @@ def _catch_up_together(model: HeadModel, cache: _core.PrefixCache, each: Sequenc
     for (one, _, run), begin, end in zip(joined, [0, *ends], ends):
         first = one.drafter._start + int(positions[begin]) - run.start
         parts.append(run.hidden[first : first + end - begin])
-    logits, hidden = model.further(step, ops.concat(parts, axis=0) if len(parts) > 1 else parts[0])
+    logits, hidden = model.further(step, _stacked(parts))
     for at, (one, _, _) in enumerate(joined):
         one.drafter._last = (logits[at : at + 1], hidden[at : at + 1])
         one.drafter._seen = one.drafter._seen[-1:]

@@ -133,12 +133,7 @@ TEST(Alternatives, RandomTreesHaveAllWays) {
     Trie trie;
     std::vector<Tokens> paths;
     for (int i = 0; i < 25; ++i) {
-      Tokens tokens(random() % 12 + 1);
-      for (Token& token : tokens) token = static_cast<Token>(random() % 3) - (random() % 40 == 0 ? 5 : 0);
-      add(trie, tokens);
-      paths.push_back(tokens);
-      Tokens asked = paths[random() % paths.size()];
-      asked.resize(random() % (asked.size() + 1));
+      Tokens asked = testing::add_random_path(trie, paths, random);
       const std::size_t most = random() % 9;
       const Tokens first = continuation(trie, trie.root("default"), asked, most);
       const std::vector<Tokens> ways = continuations(trie, trie.root("default"), asked, most, 100);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -122,6 +123,18 @@ inline void add(Trie& trie, const Tokens& tokens) {
   if (!rest.empty()) node = trie.add_child(node, rest, std::make_unique<TextPayload>(letters(rest), node->end()));
   trie.lock(node);
   trie.unlock(node);  // that is a use
+}
+
+// Adds one of at most 12 tokens, few of them different and some of media, to the trie and to `paths`; the beginning of
+// one of these.
+inline Tokens add_random_path(Trie& trie, std::vector<Tokens>& paths, std::mt19937_64& random) {
+  Tokens tokens(random() % 12 + 1);
+  for (Token& token : tokens) token = static_cast<Token>(random() % 3) - (random() % 40 == 0 ? 5 : 0);
+  add(trie, tokens);
+  paths.push_back(std::move(tokens));
+  Tokens asked = paths[random() % paths.size()];
+  asked.resize(random() % (asked.size() + 1));
+  return asked;
 }
 
 }  // namespace kvtrie::testing

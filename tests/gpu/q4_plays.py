@@ -9,9 +9,9 @@ import numpy as np
 
 import plays
 import ptx
-from plays import Case, attention, launch, merge, qkv
-from q8_plays import K_DIM, Q8, V_DIM, Kept, history_of, load_cells, store_cells
-from state_plays import CELLS, HEADS, LANES, RUNS, _table
+from plays import Case, attention, merge, qkv
+from q8_plays import K_DIM, Q8, V_DIM, Kept, history_of, load_cells, rotated, store_cells
+from state_plays import CELLS, HEADS, LANES, RUNS
 from variants import K8_V4, Variant
 
 _GROUP = ("LANES=64", "ROW_VW=4")
@@ -60,22 +60,9 @@ Q4 = Kept(blocks_of, numbers_of, 18)
 
 
 def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
-    """12 pairs, which lie in the first of two blocks: the second keeps its bytes."""
-    pairs, angles = 12, 0.8 ** np.arange(12) * 11
-    turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     before = blocks_of(np.random.default_rng(46).standard_normal((HEADS, CELLS, K_DIM)))
-    memory = ptx.GlobalMemory()
-    pool = memory.put(before)
-    given = [pool, 0, _table(0, 1), turns, pairs, 0, CELLS, K_DIM]
-    report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
-    got, numbers = memory.get(pool, before.shape, np.uint8), numbers_of(before)
-    x, y = numbers[..., :pairs].copy(), numbers[..., pairs : 2 * pairs].copy()
-    numbers[..., :pairs] = x * turns[:, 0] - y * turns[:, 1]
-    numbers[..., pairs : 2 * pairs] = y * turns[:, 0] + x * turns[:, 1]
-    kept = before.copy()
-    kept[:, _AT, :18] = got[:, _AT, :18]
-    assert (got == kept).all()
-    z, was = (turned(each[:, _AT, :32], 0.25) for each in (numbers_of(got), numbers))
+    report, *both = rotated(program, seed, before, Q4)
+    z, was = (turned(each, 0.25) for each in both)
     assert (np.abs(z - was) <= 1.01 * np.abs(was).max(-1, keepdims=True) / 8).all()
     return report
 

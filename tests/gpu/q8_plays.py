@@ -104,24 +104,30 @@ def store_cells(program: ptx.Program, seed: int, sides: Sides = (Q8, Q8)) -> ptx
     return report
 
 
-def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
-    """12 pairs, which lie in the first of two blocks: the second keeps its bytes."""
+def rotated(program: ptx.Program, seed: int, before: Any, form: Kept) -> tuple[ptx.Report, Any, Any]:
+    """12 pairs, in the first of two blocks, turned where RUNS are: the numbers that cells have then, and those
+    that they should have, before they are kept. The second block and other cells keep their bytes."""
     pairs, angles = 12, 0.8 ** np.arange(12) * 11
     turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
-    before, _ = _pools(np.random.default_rng(46), (Q8, Q8))
     memory = ptx.GlobalMemory()
     pool = memory.put(before)
     given = [pool, 0, _table(0, 1), turns, pairs, 0, CELLS, K_DIM]
     report = launch(program, (1, len(RUNS), HEADS), LANES, memory, given, seed)
-    got, numbers = memory.get(pool, before.shape, np.uint8), numbers_of(before)
+    got, numbers = memory.get(pool, before.shape, np.uint8), form.numbers_of(before)
     x, y = numbers[..., :pairs].copy(), numbers[..., pairs : 2 * pairs].copy()
     numbers[..., :pairs] = x * turns[:, 0] - y * turns[:, 1]
     numbers[..., pairs : 2 * pairs] = y * turns[:, 0] + x * turns[:, 1]
     kept = before.copy()
-    kept[:, _AT, :34] = got[:, _AT, :34]
+    kept[:, _AT, : form.block_bytes] = got[:, _AT, : form.block_bytes]
     assert (got == kept).all()
-    step = np.abs(numbers[:, _AT, :32]).max(-1, keepdims=True) / 127
-    assert (np.abs(numbers_of(got)[:, _AT, :32] - numbers[:, _AT, :32]) <= 0.51 * step).all()
+    return report, form.numbers_of(got)[:, _AT, :32], numbers[:, _AT, :32]
+
+
+def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
+    before, _ = _pools(np.random.default_rng(46), (Q8, Q8))
+    report, numbers, wanted = rotated(program, seed, before, Q8)
+    step = np.abs(wanted).max(-1, keepdims=True) / 127
+    assert (np.abs(numbers - wanted) <= 0.51 * step).all()
     return report
 
 

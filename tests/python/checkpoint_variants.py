@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gguf_forms import experts_alone, more_forms, scales
+from gguf_forms import experts_alone, experts_of, more_forms, scales, shared_of
 from sweep_latent import LATENT_VARIANTS, latent_forms
 
 Raw = dict[str, Any]
@@ -53,18 +53,6 @@ _LONG: Raw = {  # of two pairs, as half of a head of 8 has
 
 
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
-
-
-def _experts(c: Any) -> Raw:
-    return {
-        "expert_count": c.num_experts,
-        "expert_used_count": c.num_experts_per_tok,
-        "expert_feed_forward_length": c.moe_intermediate_size,
-    }
-
-
-def _shared(c: Any) -> Raw:
-    return {**_experts(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
 
 def _yarn(c: Any) -> Raw:
@@ -342,7 +330,7 @@ VARIANTS: dict[str, Variant] = {
 
 def _scored(c: Any) -> Raw:
     return {
-        **_experts(c),
+        **experts_of(c),
         "expert_shared_count": c.shared_expert_intermediate_size // c.moe_intermediate_size,
         "expert_weights_scale": c.routed_scale,
         "expert_weights_norm": c.norm_topk_prob,
@@ -361,7 +349,7 @@ GGUF: dict[str, Form] = {
         {"routed_scaling_factor": 1.0, "tie_word_embeddings": True},
         lambda c: {
             **_short_convolutions(c),
-            **_experts(c),
+            **experts_of(c),
             "expert_gating_func": 2,
             "leading_dense_block_count": c.expert_layers[0],
         },
@@ -369,18 +357,18 @@ GGUF: dict[str, Form] = {
     **{name: Form(*each) for name, each in {**latent_forms(_scored), **more_forms(_scored)}.items()},
     "dots1": Form("dots1", "dots1", {"attention_bias": True}, _scored),
     "glm4moe": Form("glm4_moe", "glm4moe", {"attention_bias": True, "routed_scaling_factor": 2.5}, _scored),
-    "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**_experts(c), "expert_gating_func": 2}),
+    "minimax-m2": Form("minimax_m2", "minimax-m2", {}, lambda c: {**experts_of(c), "expert_gating_func": 2}),
     "ernie4_5-moe": Form(
-        "ernie4_5_moe", "ernie4_5-moe", {}, lambda c: {**_shared(c), "leading_dense_block_count": c.expert_layers[0]}
+        "ernie4_5_moe", "ernie4_5-moe", {}, lambda c: {**shared_of(c), "leading_dense_block_count": c.expert_layers[0]}
     ),
     "gpt-oss": Form(
         "gpt_oss",
         "gpt-oss",
         {"rope_parameters": {**_YARN, "beta_fast": 8.0}},
-        lambda c: {**_experts(c), "attention__sliding_window": c.sliding_window, **_yarn(c)},
+        lambda c: {**experts_of(c), "attention__sliding_window": c.sliding_window, **_yarn(c)},
     ),
-    "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, _experts),
-    "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, _shared),
+    "qwen3moe": Form("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, experts_of),
+    "qwen2moe": Form("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, shared_of),
     "llama/experts": Form("mixtral", "llama", {}, experts_alone),
     "smollm3": Form("smollm3", "smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}, _none),
     "granite": Form("granite", "granite", {"attention_bias": True, "mlp_bias": True}, scales),

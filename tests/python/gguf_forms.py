@@ -105,12 +105,7 @@ def _gemma4(c: Any) -> Raw:
 
 
 def _gemma4_experts(c: Any) -> Raw:
-    return {
-        **_gemma4(c),
-        "expert_count": c.num_experts,
-        "expert_used_count": c.num_experts_per_tok,
-        "expert_feed_forward_length": c.moe_intermediate_size,
-    }
+    return {**_gemma4(c), **experts_of(c)}
 
 
 def scales(c: Any) -> Raw:
@@ -125,6 +120,14 @@ def scales(c: Any) -> Raw:
 def experts_alone(c: Any) -> Raw:
     """Their width is that of MLPs."""
     return {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
+
+
+def experts_of(c: Any) -> Raw:
+    return {**experts_alone(c), "expert_feed_forward_length": c.moe_intermediate_size}
+
+
+def shared_of(c: Any) -> Raw:
+    return {**experts_of(c), "expert_shared_feed_forward_length": c.shared_expert_intermediate_size}
 
 
 def _granite_hybrid(c: Any) -> Raw:
@@ -159,10 +162,7 @@ def _nemotron_moe(c: Any) -> Raw:
     return {
         **_mamba(c, {"mlp": c.intermediate_size, "moe": c.moe_intermediate_size}),
         "attention__layer_norm_epsilon": 1e-5,
-        "expert_count": c.num_experts,
-        "expert_used_count": c.num_experts_per_tok,
-        "expert_feed_forward_length": c.moe_intermediate_size,
-        "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
+        **shared_of(c),
         "expert_weights_norm": c.norm_topk_prob,
         "expert_weights_scale": c.routed_scale,
         "expert_group_count": c.expert_groups,
@@ -175,13 +175,7 @@ def _bamba(c: Any) -> Raw:
 
 
 def _hunyuan(c: Any) -> Raw:
-    return {
-        "expert_count": c.num_experts,
-        "expert_used_count": c.num_experts_per_tok,
-        "expert_feed_forward_length": c.moe_intermediate_size,
-        "expert_shared_feed_forward_length": c.shared_expert_intermediate_size,
-        "expert_shared_count": 1,
-    }
+    return {**shared_of(c), "expert_shared_count": 1}
 
 
 def _kimi(c: Any, scored: Raw) -> Raw:
