@@ -90,6 +90,7 @@ Typed<"Step"> propose_tree(const SessionPtr& self, const Typed<"Sequence[Integer
   for (const py::object& path : to_items(paths, "propose_tree", "paths", "a list of lists of token ids"))
     each.emplace_back(path, "propose_tree", /*or_one=*/false, /*media=*/false);
   std::vector<std::span<const Token>> spans;
+  spans.reserve(each.size());
   for (const TokenArgument& path : each) spans.push_back(path.span());
   return keeping(without_gil([&] { return self->propose_tree(spans); }), self);
 }
