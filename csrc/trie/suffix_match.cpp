@@ -78,6 +78,7 @@ std::vector<Tokens> SuffixIndex::continuations(const Node* from, std::span<const
   for (std::size_t level = kLevels; level-- > 0 && places.empty();)
     places = longest(level, shelf->second, root, tokens, most);
   std::vector<Vote> votes;
+  votes.reserve(places.size());
   for (Found& each : places) votes.push_back(std::move(each.vote));
   Tokens first = elected(votes, 0, most);
   if (count < 2) return alternatives(std::move(first), {}, most, count);
