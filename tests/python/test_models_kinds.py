@@ -224,8 +224,6 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tokens: Any) -> None:
 
 # ---- caches ----------------------------------------------------------------------------------------------------------
 
-needs_kinds = pytest.mark.skipif(not hasattr(kv, "RecurrentCache"), reason="caches of all kinds are not built yet")
-
 
 def describe(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> list[dict[str, Any]]:
     """The arguments of the caches that a model makes."""
@@ -282,7 +280,6 @@ QUICK = ("gemma3-window-softcap", "llama4-chunks", "qwen3-next-experts")  # a wi
 SOME = [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in CASES]
 
 
-@needs_kinds
 @pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.soak), 7])
 @pytest.mark.parametrize("name", SOME)
 def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> None:
@@ -292,7 +289,6 @@ def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> N
     close(logits, wanted_logits(name), LOGITS_OF_KINDS)
 
 
-@needs_kinds
 @pytest.mark.parametrize("name", SOME)
 def test_a_branch_goes_on_as_if_computed_afresh(name: str, tokens: Any) -> None:
     """A second prompt that shares 50 tokens reuses what it can, and its logits are those of a fresh cache."""
@@ -308,7 +304,6 @@ def test_a_branch_goes_on_as_if_computed_afresh(name: str, tokens: Any) -> None:
     close(last[0], fresh[-1], LOGITS)
 
 
-@needs_kinds
 @pytest.mark.parametrize("name", SOME)
 def test_generates(name: str, tokens: Any) -> None:
     """Greedy tokens are those of the largest logits when everything is computed at once."""
