@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 import kvtrie as kv
 import redis_server
+import skips
 from circles import CIRCLE, beyond
 from fakes import CodingModel
 
@@ -41,6 +42,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in beyond())]
     items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in beyond())]
     config.hook.pytest_deselected(items=left_out)
+
+
+def refuse_unknown_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Has it fail where a test is skipped for another reason than those in skips.py."""
+    if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        where, line, reason = report.longrepr
+        if not skips.known(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{where}:{line}: skips.py has no such reason: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    refuse_unknown_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    refuse_unknown_skip(report)
+    return report
 
 
 @pytest.fixture(scope="module", autouse=True)
