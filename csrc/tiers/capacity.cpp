@@ -28,7 +28,7 @@ void choose(std::span<LayerCache* const> caches, const std::vector<std::optional
   counts.needed = held - std::min(held, wanted);
   counts.held_live = held;
   throw Error::cache_full(cat("[", kSetLimits, "] ", what, ": got ", wanted, ", allowed ", held,
-                              " or more, which live sessions and pins hold"),
+                              " or more, which live sessions and pins hold or floors promise"),
                           counts);
 }
 
@@ -127,12 +127,12 @@ Needs Capacity::needs_for(const Caps& wanted) const {
 
 void Capacity::require_reachable(const Caps& wanted) {
   require_floors(wanted);
-  if (host_ != nullptr && wanted.host < host_->used()) {
-    const std::uint64_t kept = lower_.pinned_host_bytes();
+  if (host_ != nullptr && wanted.host < host_->used() + quotas_.unfilled_host(0, 0)) {
+    const std::uint64_t kept = lower_.kept_host_bytes();
     if (kept > wanted.host) refuse("host_bytes", wanted.host, kept);
   }
-  if (lower_.disk() != nullptr && wanted.disk < lower_.disk()->budget().used()) {
-    const std::uint64_t kept = lower_.pinned_disk_bytes();
+  if (lower_.disk() != nullptr && wanted.disk < lower_.disk()->budget().used() + quotas_.unfilled_disk(0, 0)) {
+    const std::uint64_t kept = lower_.kept_disk_bytes();
     if (kept > wanted.disk) refuse("disk_bytes", wanted.disk, kept);
   }
   device_budget_.require_room(needs_for(wanted));

@@ -21,7 +21,7 @@
 //
 // Caps. To lower one is to make room and then to take it away. Beyond victims, what pinned nodes have in memory goes
 // where it is in files, too, and files of nodes on the device go, leaf first; then marks of users are taken off, the
-// oldest first. State that pins hold nowhere else stays: `pinned_host_bytes`, `pinned_disk_bytes` with all above it.
+// oldest first. State that pins hold nowhere else stays: `kept_host_bytes`, `kept_disk_bytes` with all above it.
 //
 // Invariants (check): the used bytes of a budget are at most its cap, and at least those of the nodes, each memory and
 // each file counted once; exactly those while nothing is on its way (`quiet`).
@@ -111,9 +111,11 @@ class LowerTiers {
   std::uint64_t free_disk() const;  // bytes that are not used, or doomed
 
   // --- caps
-  // That no lower cap could make go; of one group of namespaces.
-  std::uint64_t pinned_host_bytes(std::optional<Group> group = {}) const;
-  std::uint64_t pinned_disk_bytes(std::optional<Group> group = {}) const;
+  // That no lower cap could make go: of one group of namespaces; of all, with the floors of those that have less.
+  std::uint64_t pinned_host_bytes(Group group) const;
+  std::uint64_t pinned_disk_bytes(Group group) const;
+  std::uint64_t kept_host_bytes() const;
+  std::uint64_t kept_disk_bytes() const;
   bool set_host_cap(std::uint64_t cap) { return host_->set_cap(cap); }  // as it is; false: more than that is used
   bool set_disk_cap(std::uint64_t cap) { return disk_->budget().set_cap(cap); }
   // REQUIRES: nothing is on its way. False: more than that stays.

@@ -15,36 +15,62 @@ bool has_files_below(const Node* node) {
   return false;
 }
 
-}  // namespace
-
 // A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
-std::uint64_t LowerTiers::pinned_host_bytes(std::optional<Group> group) const {
-  CountedBytes kept;
-  for (const Pin& pin : leases_.pins()) {
-    if (group && pin.node->group() != *group) continue;
-    for (const Node* node : pin.path) {
-      const NodeState& state = state_of(node);
-      bool only_here = false;
-      state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || blob->only_in_memory(); });
-      if (state.on_device() || !only_here) continue;
-      state.visit_blobs([&](const BlobPtr& blob) { kept.add_memory(*blob); });
-    }
+void count_memory(const Pin& pin, CountedBytes& kept) {
+  for (const Node* node : pin.path) {
+    const NodeState& state = state_of(node);
+    bool only_here = false;
+    state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || blob->only_in_memory(); });
+    if (state.on_device() || !only_here) continue;
+    state.visit_blobs([&](const BlobPtr& blob) { kept.add_memory(*blob); });
   }
-  return kept.sum();
 }
 
-std::uint64_t LowerTiers::pinned_disk_bytes(std::optional<Group> group) const {
-  CountedBytes kept;
-  for (const Pin& pin : leases_.pins()) {
-    if (group && pin.node->group() != *group) continue;
-    bool below = false;  // something at or below this node stays in its file
-    for (const Node* node : pin.path) {
-      if (!node->in_order(kDiskOrder)) continue;
-      below = below || !state_of(node).on_device();
-      if (below) state_of(node).visit_blobs([&](const BlobPtr& blob) { kept.add_file(*blob); });
-    }
+// What is not on the device stays in its file, with all above it.
+void count_files(const Pin& pin, CountedBytes& kept) {
+  bool below = false;  // something at or below this node stays in its file
+  for (const Node* node : pin.path) {
+    if (!node->in_order(kDiskOrder)) continue;
+    below = below || !state_of(node).on_device();
+    if (below) state_of(node).visit_blobs([&](const BlobPtr& blob) { kept.add_file(*blob); });
   }
-  return kept.sum();
+}
+
+// The bytes that the pins of each group of namespaces keep.
+template <class Count>
+std::vector<std::uint64_t> of_groups(const Leases& leases, const Quotas& quotas, const Count& count) {
+  std::vector<CountedBytes> kept(quotas.groups());
+  for (const Pin& pin : leases.pins()) count(pin, kept[pin.node->group()]);
+  std::vector<std::uint64_t> bytes;
+  bytes.reserve(kept.size());
+  for (const CountedBytes& each : kept) bytes.push_back(each.sum());
+  return bytes;
+}
+
+// With the floors of those that have less.
+template <class Share>
+std::uint64_t with_floors(const std::vector<std::uint64_t>& bytes, const Share& share) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) sum += std::max(bytes[i], share(static_cast<Group>(i)).least);
+  return sum;
+}
+
+}  // namespace
+
+std::uint64_t LowerTiers::pinned_host_bytes(Group group) const {
+  return of_groups(leases_, quotas_, count_memory)[group];
+}
+
+std::uint64_t LowerTiers::pinned_disk_bytes(Group group) const {
+  return of_groups(leases_, quotas_, count_files)[group];
+}
+
+std::uint64_t LowerTiers::kept_host_bytes() const {
+  return with_floors(of_groups(leases_, quotas_, count_memory), [&](Group group) { return quotas_.host(group); });
+}
+
+std::uint64_t LowerTiers::kept_disk_bytes() const {
+  return with_floors(of_groups(leases_, quotas_, count_files), [&](Group group) { return quotas_.disk(group); });
 }
 
 // Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss. Whether there was

@@ -26,25 +26,8 @@ void require_within(const char* what, std::uint64_t most, std::uint64_t least, s
   counts.needed = kept - std::min(kept, most);
   counts.held_live = kept;
   throw Error::cache_full(cat("[", kSetQuota, "] ", what, ": got ", most, " for namespace '", name, "', allowed ", kept,
-                              " or more, which live sessions and pins hold"),
+                              " or more, which live sessions and pins hold or floors promise"),
                           counts);
-}
-
-template <class OfGroup>
-std::uint64_t sum_of_groups(const Quotas& quotas, const OfGroup& bytes_of) {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < quotas.groups(); ++i) bytes += bytes_of(static_cast<Group>(i));
-  return bytes;
-}
-
-// Of all namespaces, what no cap could make go, or their floors: as much as has to fit under the cap of a lower tier.
-std::uint64_t kept_in_memory(const LowerTiers& lower, const Quotas& quotas) {
-  return sum_of_groups(quotas,
-                       [&](Group group) { return std::max(lower.pinned_host_bytes(group), quotas.host(group).least); });
-}
-std::uint64_t kept_in_files(const LowerTiers& lower, const Quotas& quotas) {
-  return sum_of_groups(quotas,
-                       [&](Group group) { return std::max(lower.pinned_disk_bytes(group), quotas.disk(group).least); });
 }
 
 }  // namespace
@@ -68,12 +51,12 @@ void QuotaChange::require_possible(const Caps& most, const Caps& least, Group gr
 void QuotaChange::require_lower_tiers(const Quotas::Quota& quota, Group group) const {
   const Caps caps = of_.capacity.caps();
   if (of_.host != nullptr) {
-    const std::uint64_t own = of_.lower.pinned_host_bytes(group), all = kept_in_memory(of_.lower, of_.quotas);
+    const std::uint64_t own = of_.lower.pinned_host_bytes(group), all = of_.lower.kept_host_bytes();
     if (own > quota.most.host) refuse_kept("host_bytes", quota.name, quota.most.host, own);
     if (all > caps.host) refuse_kept("host_bytes", quota.name, caps.host, all);
   }
   if (of_.lower.disk() == nullptr) return;
-  const std::uint64_t own = of_.lower.pinned_disk_bytes(group), all = kept_in_files(of_.lower, of_.quotas);
+  const std::uint64_t own = of_.lower.pinned_disk_bytes(group), all = of_.lower.kept_disk_bytes();
   if (own > quota.most.disk) refuse_kept("disk_bytes", quota.name, quota.most.disk, own);
   if (all > caps.disk) refuse_kept("disk_bytes", quota.name, caps.disk, all);
 }

@@ -34,6 +34,7 @@ class LimitsTest : public ::testing::Test {
     settings.clock = [this] { return seconds_; };
     settings.ttl = ttl;
     settings.max_pinned_fraction = 1;
+    settings.quotas = quotas_;
     if (disk_bytes > 0) {
       settings.fingerprint = "weights";
       settings.disk = folder_.disk();
@@ -102,6 +103,7 @@ class LimitsTest : public ::testing::Test {
 
   test::TemporaryFolder folder_;
   double seconds_ = 1000;
+  bool quotas_ = false;  // of the cache that `open` makes
   std::shared_ptr<CausalCache> pool_;
   PrefixCachePtr cache_;
 };
@@ -175,6 +177,25 @@ TEST_F(LimitsTest, PinsRefuseALowerCapOfTheHost) {
   EXPECT_EQ(cache_->page_out_bytes(0), 0u) << "the tier is there, with nothing in it";
 }
 
+TEST_F(LimitsTest, PinsBesideAFloorRefuseALowerCapOfTheHost) {
+  quotas_ = true;
+  open(64, 100);
+  Limits floor;
+  floor.host_bytes = 30 * kToken;
+  cache_->set_quota("other", {}, floor);
+  for (Token salt = 1; salt <= 2; ++salt) {
+    chat(prompt(20, salt));
+    cache_->page_out("n", prompt(20, salt));
+  }
+  EXPECT_EQ(cache_->pin("n", prompt(20, 1)), 20);
+  Limits limits;
+  limits.host_bytes = 49 * kToken;
+  EXPECT_TRUE(refused(limits)) << "20 are pinned, 30 promised";
+  limit_host(50);
+  EXPECT_EQ(matched(prompt(20, 1)), 20);
+  EXPECT_EQ(matched(prompt(20, 2)), 0);
+}
+
 TEST_F(LimitsTest, CapsOfWhatThereIsNot) {
   open(64);
   Limits limits;
@@ -219,6 +240,27 @@ TEST_F(LimitsTest, APinnedFileStays) {
   EXPECT_TRUE(refused(limits));
   limits.disk_bytes = cache_->stats().disk->bytes - 1;
   cache_->set_limits(limits);
+  EXPECT_EQ(matched(prompt(30, 1)), 30);
+  EXPECT_EQ(matched(prompt(30, 2)), 0);
+}
+
+TEST_F(LimitsTest, APinnedFileBesideAFloorStays) {
+  quotas_ = true;
+  open(64, 200, 1 << 20);
+  for (Token salt = 1; salt <= 2; ++salt) {
+    chat(prompt(30, salt));
+    cache_->page_out("n", prompt(30, salt), Tier::kDisk);
+  }
+  const std::uint64_t file = cache_->stats().disk->bytes / 2;
+  Limits floor;
+  floor.disk_bytes = 1000;
+  cache_->set_quota("other", {}, floor);
+  EXPECT_EQ(cache_->pin("n", prompt(30, 1)), 30);
+  Limits limits;
+  limits.disk_bytes = file + 999;
+  EXPECT_TRUE(refused(limits));
+  limits.disk_bytes = file + 1000;
+  EXPECT_FALSE(refused(limits));
   EXPECT_EQ(matched(prompt(30, 1)), 30);
   EXPECT_EQ(matched(prompt(30, 2)), 0);
 }

@@ -228,7 +228,7 @@ class LowerTiersDriver {
     if (!chance(4)) return;
     rest();
     const TierTwins before = twins();
-    const std::uint64_t cap = random_() % kHost, kept = world_.lower.pinned_host_bytes();
+    const std::uint64_t cap = random_() % kHost, kept = world_.lower.kept_host_bytes();
     ASSERT_EQ(world_.lower.lower_host_cap(cap), kept <= cap) << "pins hold " << kept << " bytes of " << cap;
     expect_after_host(before, true, true);
     ASSERT_EQ(world_.host->cap(), kept <= cap ? cap : kHost);
@@ -238,7 +238,7 @@ class LowerTiersDriver {
     if (!chance(4)) return;
     rest();
     const TierTwins before = twins();
-    const std::uint64_t cap = random_() % kDisk, kept = world_.lower.pinned_disk_bytes();
+    const std::uint64_t cap = random_() % kDisk, kept = world_.lower.kept_disk_bytes();
     const bool done = world_.lower.lower_disk_cap(cap);
     ASSERT_TRUE(done || kept > cap) << "pins hold " << kept << " bytes of " << cap;
     expect_after_disk(before, true);

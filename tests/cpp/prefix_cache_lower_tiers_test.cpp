@@ -256,7 +256,7 @@ TEST_F(LowerTiersTest, ALowerHostCapLeavesWhatPinsHoldNowhereElse) {
   leases.pin(saved);
   leases.pin(alone);
   points.mark_user(marked);
-  EXPECT_EQ(lower.pinned_host_bytes(), kBytes);
+  EXPECT_EQ(lower.kept_host_bytes(), kBytes);
   EXPECT_FALSE(lower.lower_host_cap(kBytes - 1));
   EXPECT_EQ(host->cap(), kLarge);
   EXPECT_TRUE(is_there(alone) && in_memory(alone));
@@ -274,7 +274,7 @@ TEST_F(LowerTiersTest, ALowerDiskCapLeavesWhatPinsHoldNowhereElseAndAllAboveIt) 
   EXPECT_GT(lower.leave_host_for_disk(leaf), 0u);
   leases.pin(leaf);
   leases.pin(live);
-  const std::uint64_t kept = lower.pinned_disk_bytes();
+  const std::uint64_t kept = lower.kept_disk_bytes();
   EXPECT_LT(kept, lower.disk()->budget().used());
   const std::uint64_t visits = trie.visits();
   EXPECT_FALSE(lower.lower_disk_cap(kept - 1));
@@ -290,7 +290,7 @@ TEST_F(LowerTiersTest, AFileAboveOneThatStaysIsCountedWithIt) {
   ASSERT_TRUE(save(top) && save(leaf));
   EXPECT_GT(lower.leave_host_for_disk(leaf), 0u);
   leases.pin(leaf);
-  EXPECT_EQ(lower.pinned_disk_bytes(), lower.disk()->budget().used());
+  EXPECT_EQ(lower.kept_disk_bytes(), lower.disk()->budget().used());
 }
 
 // The disk refuses to remove it: its bytes count, and no node has them.
