@@ -57,6 +57,7 @@ CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
   }
   check_visibility(options);
   rope = ropes == 1 ? std::vector<ops::RopeParams>(layers, options.rope.front()) : options.rope;
+  store->set_rope(rope);
 }
 
 CausalCache::State::~State() {

@@ -17,8 +17,8 @@
 // commands, and is never held across a device wait.
 // Units: positions and lengths in tokens, capacity in cells, sizes in bytes.
 // Errors: a call that throws has changed nothing, with two exceptions, both failures of the device while cells change
-// in place. `remove` in the middle then cuts its sequence at `begin`. `defrag` leaves bytes that nobody may trust:
-// everything that would read or extend them is refused with kDevice from then on.
+// in place. `remove` in the middle, where it settles (kMostMoves), then cuts its sequence at `begin`. `defrag` leaves
+// bytes that nobody may trust: everything that would read or extend them is refused with kDevice from then on.
 #pragma once
 
 #include <cstdint>
@@ -183,8 +183,6 @@ class CausalCache final : public LayerCache,
   // each cell once. With an owner: of its sequences only, and of `also`.
   std::uint32_t live_cells(std::span<const SpanList* const> also = {}, std::optional<Owner> owner = {}) const;
   std::int32_t borrowed_length(SequenceId id) const override;
-  // Cells that the sequence borrows from `position` on become its own: it holds those cells itself from then on.
-  void own_from(SequenceId id, std::int32_t position);
   HeldState hold(SequenceId id, std::int32_t length) const override;  // the cells that the query there sees
   // A counted list on the positions [from, to) of the sequence, which must hold them.
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
@@ -204,17 +202,22 @@ class CausalCache final : public LayerCache,
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
   // --- the cache by itself (docs/tensors.md); sequences.h has the rest --------------------------------------------
-  // A removal in the middle rotates the K of what follows, in place where the sequence is the only holder, else in
-  // copies, for which all room is found first. The sequence is private from then on. kNotSupported with chunks, or when
+  // A removal in the middle moves what follows down by label alone (base/cell_span.h): no cell is read or written, and
+  // cells stay shared. Queries are turned instead, once for each number of positions that keys have moved by. The
+  // sequence is private from then on. kNotSupported with chunks, or when
   // what is left would not have all that later queries see. A restored sequence keeps its own tokens below the
   // snapshot's start where it reaches so far; else the snapshot alone must have the whole window. Merged snapshots keep
   // what either holds, also with a gap between them.
   //
+  // Above so many numbers of positions that its keys have moved by, a removal *settles*: it rotates the keys that the
+  // sequence alone holds to where they are now, each once, and rounds them in the cells' format. Removals that drop a
+  // sixteenth of the context or more at a time never come so far.
+  static constexpr std::size_t kMostMoves = 16;
   // Throws what removing [begin, end) would throw, but for kBusy. REQUIRES: end < length.
   void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const;
-  // Whether it would be possible with room for the cells that it would copy.
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
-  std::uint32_t cells_to_copy(SequenceId id, std::int32_t end) const;
+  // Whether the rows of the forward see keys that have moved.
+  bool sees_moved(const Forward& forward) const;
   // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
   bool can_resume(SequenceId id, std::int32_t position) const override;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.

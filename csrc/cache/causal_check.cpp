@@ -27,6 +27,10 @@ void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::
     end = sequence.own.end_position();
   }
   if (end != sequence.length) fault("its cells end at ", end, ", its length is ", sequence.length);
+  for (const CellSpan& span : sequence.history()) {
+    if (span.moved < 0 || (span.moved > 0 && (!sequence.is_private || state.rope.empty())))
+      fault("the cells at position ", span.position, " moved by ", span.moved);
+  }
   const auto& open = state.open_forwards;
   if (sequence.forward != nullptr && std::find(open.begin(), open.end(), sequence.forward) == open.end()) {
     fault("its forward is not open");
@@ -60,7 +64,11 @@ void check_forward(const Forward::State& forward, const CausalCache::State& stat
 }
 
 void write(std::ostringstream& out, const CellSpans& spans) {
-  for (const CellSpan& span : spans) out << " {" << span.cell << ',' << span.length << ',' << span.position << '}';
+  for (const CellSpan& span : spans) {
+    out << " {" << span.cell << ',' << span.length << ',' << span.position;
+    if (span.moved != 0) out << " moved " << span.moved;
+    out << '}';
+  }
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Copies, removals and compaction.
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "cache/causal_cache_state.h"
 
@@ -7,41 +10,46 @@ namespace kvtrie {
 
 namespace {
 
-// How the tail of a sequence moves down: its new spans, and which of their cells are copies.
-struct Shift {
-  SpanList tail;  // at the new positions, in order; cells that stay are held twice until the old list goes
-  std::vector<CellMove> copies;  // from the shared cells to their copies
-  bool in_place = false;         // some cells are rotated where they are
-};
+// How many numbers of positions the cells of these spans have moved by.
+std::size_t kinds_of(const CellSpans& kept, const CellSpans& tail) {
+  std::set<std::int32_t> kinds;
+  for (const CellSpans* spans : {&kept, &tail})
+    for (const CellSpan& span : *spans) kinds.insert(span.moved);
+  return kinds.size();
+}
 
-// REQUIRES: the room for the copies is there.
-Shift plan_shift(CausalCache::State& state, const CellSpans& alone, const CellSpans& shared, std::uint32_t shared_cells,
-                 std::int32_t delta, Owner owner) {
-  Shift shift;
-  shift.tail = SpanList(*state.pool, true);
-  shift.in_place = !alone.empty();
-  Reservation none;
-  SpanList fresh;
-  if (shared_cells > 0) fresh = state.pool->claim(shared_cells, 0, 0, none, 0, owner);
-  std::int32_t copied = 0;
-  auto next_alone = alone.begin(), next_shared = shared.begin();
-  while (next_alone != alone.end() || next_shared != shared.end()) {
-    const bool copies =
-        next_alone == alone.end() || (next_shared != shared.end() && next_shared->position < next_alone->position);
-    const CellSpan& span = copies ? *next_shared++ : *next_alone++;
-    if (!copies) {
-      shift.tail.append(CellSpan{span.cell, span.length, span.position + delta});
-      continue;
-    }
-    const auto end = copied + static_cast<std::int32_t>(span.length);
-    for (const CellSpan& copy : slice_spans(fresh.spans(), copied, end)) {
-      const std::int32_t inside = copy.position - copied;
-      shift.copies.push_back({span.cell + static_cast<Cell>(inside), copy.cell, copy.length});
-      shift.tail.append(CellSpan{copy.cell, copy.length, span.position + inside + delta});
-    }
-    copied = end;
+// [from, length) of a sequence, `by` positions further down.
+CellSpans moved_down(const Sequence& sequence, std::int32_t from, std::int32_t by) {
+  CellSpans tail;
+  for (CellSpan span : slice_spans(sequence.history(), from, sequence.length)) {
+    span.position -= by;
+    span.moved += by;
+    append_span(tail, span);
   }
-  return shift;
+  return tail;
+}
+
+// Keys to rotate where they are: by how much they have moved -> which cells.
+using Settling = std::map<std::int32_t, CellSpans>;
+
+// Cells from position `alone_from` on that one list holds have not moved any more; what else has stays as it is.
+Settling settle(const CellPool& pool, CellSpans& tail, std::int32_t alone_from) {
+  Settling settling;
+  CellSpans settled;
+  const auto keep = [&](const CellSpans& spans) {
+    for (const CellSpan& span : spans) append_span(settled, span);
+  };
+  keep(slice_spans(tail, 0, alone_from));
+  for (const CellSpan& span : slice_spans(tail, alone_from, std::numeric_limits<std::int32_t>::max())) {
+    auto [alone, shared] = pool.split_by_holders({span}, 1);
+    if (span.moved != 0) settling[span.moved].insert(settling[span.moved].end(), alone.begin(), alone.end());
+    for (CellSpan& each : alone) each.moved = 0;
+    alone.insert(alone.end(), shared.begin(), shared.end());
+    std::sort(alone.begin(), alone.end(), [](const auto& a, const auto& b) { return a.position < b.position; });
+    keep(alone);
+  }
+  tail = std::move(settled);
+  return settling;
 }
 
 void require_shiftable(const CausalCache::State& state, const char* where) {
@@ -53,17 +61,6 @@ void require_shiftable(const CausalCache::State& state, const char* where) {
       fail(ErrorKind::kNotSupported, where, "the rope scaling depends on the length, so stored keys cannot move");
     }
   }
-}
-
-// Cells of [from, end) of the sequence that only it holds, and the others.
-std::pair<CellSpans, CellSpans> split_tail(const CausalCache::State& state, const Sequence& sequence,
-                                           std::int32_t from) {
-  const std::int32_t end = sequence.length;
-  if (state.is_windowed()) return state.pool->split_by_holders(slice_spans(sequence.history(), from, end), 1);
-  auto [alone, shared] = state.pool->split_by_holders(slice_spans(sequence.own.spans(), from, end), 1);
-  CellSpans copied = slice_spans(sequence.borrowed.spans(), from, end);
-  copied.insert(copied.end(), shared.begin(), shared.end());
-  return {std::move(alone), std::move(copied)};
 }
 
 // Removing [begin, end) must leave everything that later queries see: what is held is [held_from, begin) and what moves
@@ -78,27 +75,6 @@ void require_window_after(const CausalCache::State& state, const Sequence& seque
   if (state.complete_at(sequence.length - (end - begin), after)) return;
   fail(ErrorKind::kNotSupported, where, "the window would be incomplete: held are the positions from ", held,
        " on, and later queries would see ", end - begin, " more before them");
-}
-
-std::uint32_t count_of(const CellSpans& spans) {
-  std::uint32_t cells = 0;
-  for (const CellSpan& span : spans) cells += span.length;
-  return cells;
-}
-
-// Room for so many copies, once what goes with the change has gone.
-void require_cells(const CausalCache::State& state, const Sequence& sequence, std::uint32_t needed, const char* where) {
-  std::vector<const SpanList*> going;
-  const auto passed = sequence.passed.lock();
-  if (passed) going.push_back(passed.get());
-  if (sequence.forward != nullptr) {
-    for (const ForwardSequence& in_forward : sequence.forward->sequences) going.push_back(&in_forward.claimed);
-  }
-  const Cell free = state.pool->free_without(going);
-  if (needed <= free) return;
-  const CacheFullCounts counts{needed, free, 0, state.pool->held_cells()};
-  throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
-                          counts);
 }
 
 }  // namespace
@@ -119,31 +95,31 @@ void CausalCache::State::become(Sequence& sequence, std::int32_t length, Prefix 
   sequence.epoch = ++stamp;
 }
 
+// Nothing is copied, and nothing can fail once something has changed, but the rotation of keys that have moved in too
+// many ways.
 void CausalCache::State::remove_middle(Sequence& sequence, std::int32_t begin, std::int32_t end, const char* where) {
   require_shiftable(*this, where);
   require_window_after(*this, sequence, begin, end, where);
   require_sound(where);
   if (busy(sequence)) require_idle(sequence, where);
-  const auto [alone, shared] = split_tail(*this, sequence, end);
-  const std::uint32_t needed = count_of(shared);
-  require_cells(*this, sequence, needed, where);
+  const std::int32_t by = end - begin, after = sequence.length - by;
+  CellSpans spans = moved_down(sequence, end, by);
+  Settling settling;
+  if (kinds_of(slice_spans(sequence.history(), 0, begin), spans) > kMostMoves)
+    settling = settle(*pool, spans, is_windowed() ? 0 : sequence.borrowed_end - by);
+  SpanList tail(*pool, true);
+  tail.append(spans);
+  sequence.own.make_room(spans.size());
   make_idle(sequence, where);
-  if (needed > pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
-  const std::int32_t delta = begin - end;
-  const std::int32_t after = sequence.length + delta;
-  Shift shift = plan_shift(*this, alone, shared, needed, delta, sequence.owner);
-  sequence.own.make_room(shift.tail.spans().size());
-  for (const CellMove& copy : shift.copies) owners.set(copy.to, copy.length, kForeign);
-  if (!shift.copies.empty()) store->move(shift.copies);
-  for (const CellMove& copy : shift.copies) owners.set(copy.to, copy.length, sequence.owner);
   try {
-    store->rotate(shift.tail.spans(), delta, rope);
+    for (const auto& [moved, cells] : settling)
+      if (!cells.empty()) store->rotate(cells, -moved);
   } catch (...) {
-    if (shift.in_place) cut(sequence, begin);  // some keys may be rotated, some not: what follows is forgotten
+    cut(sequence, begin);  // some keys may be rotated, some not: what follows is forgotten
     throw;
   }
   cut(sequence, begin);
-  sequence.own.append(std::move(shift.tail));
+  sequence.own.append(std::move(tail));
   sequence.length = after;
   sequence.is_private = true;
 }
@@ -156,7 +132,6 @@ void CausalCache::check_remove_middle(SequenceId id, std::int32_t begin, std::in
   const Sequence& sequence = state.known(id, where);
   require_shiftable(state, where);
   require_window_after(state, sequence, begin, end, where);
-  require_cells(state, sequence, count_of(split_tail(state, sequence, end).second), where);
 }
 
 bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const {
@@ -173,12 +148,6 @@ bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end
     return false;
   }
   return true;
-}
-
-std::uint32_t CausalCache::cells_to_copy(SequenceId id, std::int32_t end) const {
-  const MutexLock lock(state_->mutex);
-  const Sequence* sequence = state_->find(id);
-  return sequence == nullptr ? 0 : count_of(split_tail(*state_, *sequence, end).second);
 }
 
 void CausalCache::defrag() {

@@ -1,20 +1,23 @@
 // Histories and masks for models that do their own attention, and rows to look at.
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
 namespace {
 
-// Columns of the union of several histories, found by cell; cells that several histories name have one column.
+// Columns of the union of several histories, found by cell; cells that several histories name have one column, but for
+// those that moved in one of them by another number of positions: their keys differ.
 class Columns {
  public:
   // Gives columns to the cells of `span` that have none yet.
   void add(const CellSpan& span) {
     walk(span, [this](const CellSpan& fresh) {
       spans_.push_back(fresh);
-      runs_.emplace(fresh.cell, Run{fresh.end_cell(), count_});
+      runs_.emplace(Key{fresh.moved, fresh.cell}, Run{fresh.end_cell(), count_});
       count_ += fresh.length;
     });
   }
@@ -23,9 +26,9 @@ class Columns {
   template <class Visit>
   void visit(const CellSpan& span, Visit visit) const {
     for (Cell cell = span.cell; cell < span.end_cell();) {
-      const auto run = std::prev(runs_.upper_bound(cell));
+      const auto run = std::prev(runs_.upper_bound({span.moved, cell}));
       const Cell end = std::min(run->second.end, span.end_cell());
-      visit(run->second.column + (cell - run->first), end - cell,
+      visit(run->second.column + (cell - run->first.second), end - cell,
             span.position + static_cast<std::int32_t>(cell - span.cell));
       cell = end;
     }
@@ -35,6 +38,7 @@ class Columns {
   std::uint64_t count() const { return count_; }
 
  private:
+  using Key = std::pair<std::int32_t, Cell>;  // moved, first cell
   struct Run {
     Cell end;
     std::uint64_t column;
@@ -44,19 +48,21 @@ class Columns {
   template <class Fresh>
   void walk(const CellSpan& span, Fresh fresh) {
     for (Cell cell = span.cell; cell < span.end_cell();) {
-      const auto next = runs_.upper_bound(cell);
-      if (next != runs_.begin() && std::prev(next)->second.end > cell) {
+      const auto next = runs_.upper_bound({span.moved, cell});
+      const bool follows = next != runs_.begin() && std::prev(next)->first.first == span.moved;
+      if (follows && std::prev(next)->second.end > cell) {
         cell = std::prev(next)->second.end;
         continue;
       }
-      const Cell end = next == runs_.end() ? span.end_cell() : std::min(next->first, span.end_cell());
-      fresh(CellSpan{cell, end - cell, span.position + static_cast<std::int32_t>(cell - span.cell)});
+      const bool leads = next != runs_.end() && next->first.first == span.moved;
+      const Cell end = leads ? std::min(next->first.second, span.end_cell()) : span.end_cell();
+      fresh(CellSpan{cell, end - cell, span.position + static_cast<std::int32_t>(cell - span.cell), span.moved});
       cell = end;
     }
   }
 
-  std::map<Cell, Run> runs_;  // first cell -> run
-  CellSpans spans_;           // in column order
+  std::map<Key, Run> runs_;
+  CellSpans spans_;  // in column order
   std::uint64_t count_ = 0;
 };
 

@@ -141,6 +141,8 @@ CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, 
   state_->require_sound("causal_cache.store_image");
   const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.store_image");
   require_in_image(spans, image_position, image_cells);
+  for (const CellSpan& span : spans)
+    ensure(span.moved == 0, "causal_cache.store_image", "cells moved by ", span.moved, ", which images do not say");
   return state_->store->store_image(spans, image_position, image, image_cells);
 }
 

@@ -1,5 +1,4 @@
-// Counted lists on what a sequence holds: restore points keep a window that way, and a session that leaves the tree its
-// cells.
+// Counted lists on what a sequence holds: restore points keep a window that way.
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
@@ -21,19 +20,6 @@ SpanList CausalCache::share(SequenceId id, std::int32_t from, std::int32_t to) c
 HeldState CausalCache::hold(SequenceId id, std::int32_t length) const {
   const std::int32_t floor = visibility().floor(length);
   return floor < length ? HeldState(share(id, floor, length)) : HeldState();
-}
-
-void CausalCache::own_from(SequenceId id, std::int32_t position) {
-  const char* where = "causal_cache.own_from";
-  const MutexLock lock(state_->mutex);
-  Sequence& sequence = state_->known(id, where);
-  state_->require_idle(sequence, where);
-  if (position >= sequence.borrowed_end) return;
-  SpanList own(*state_->pool, true);
-  own.append(slice_spans(sequence.history(), position, sequence.length));
-  sequence.borrowed.truncate(position);
-  sequence.own = std::move(own);
-  sequence.borrowed_end = position;
 }
 
 }  // namespace kvtrie

@@ -349,7 +349,7 @@ std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& span
   for (const CellSpan& span : spans) {
     for_each_piece(span, [&](Cell begin, Cell end, std::uint32_t value) {
       append_span(value <= holders ? found.first : found.second,
-                  {begin, end - begin, span.position + static_cast<std::int32_t>(begin - span.cell)});
+                  {begin, end - begin, span.position + static_cast<std::int32_t>(begin - span.cell), span.moved});
     });
   }
   return found;

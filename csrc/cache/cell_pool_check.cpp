@@ -59,7 +59,7 @@ void CellPool::check_lists(std::vector<std::string>& faults) const {
       if (i > 0 && spans[i].position != spans[i - 1].end_position()) {
         faults.push_back(cat("list: positions jump from ", spans[i - 1].end_position(), " to ", spans[i].position));
       }
-      if (i > 0 && spans[i].cell == spans[i - 1].end_cell()) {
+      if (i > 0 && spans[i - 1].meets(spans[i])) {
         faults.push_back(cat("list: the spans that meet at cell ", spans[i].cell, " are not joined"));
       }
       if (list->counted_) {

@@ -25,7 +25,7 @@ void relabel(CellSpans& spans, const std::vector<CellMove>& moves) {
   std::size_t kept = 0;
   for (CellSpan span : spans) {
     span.cell = moved(moves, span.cell);
-    if (kept > 0 && spans[kept - 1].end_cell() == span.cell && spans[kept - 1].end_position() == span.position) {
+    if (kept > 0 && spans[kept - 1].meets(span)) {
       spans[kept - 1].length += span.length;
     } else {
       spans[kept++] = span;

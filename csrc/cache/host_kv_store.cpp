@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cache/cell_image.h"
+#include "cache/moved_rows.h"
 
 namespace kvtrie {
 
@@ -76,7 +77,7 @@ void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tenso
 Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                            const ops::AttentionOptions& options) {
   require_values(shape_, "host_kv_store.attend");
-  reference::AttentionParams params{options.scale, options.softcap, {}};
+  reference::AttentionParams params{options.scale, options.softcap, {}, rope_.empty() ? nullptr : &rope_[layer]};
   if (options.sinks.defined()) params.sinks = options.sinks.host_span<const float>();
   Tensor out = Tensor::host(DType::kFloat32, {q.dim(0), q.dim(1), shape_.value_dim()});
   reference::attend_spans(q.host_span<const float>(), pool(layer, false), values(layer),
@@ -94,7 +95,12 @@ std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const
     reference::gather_rows(pool(layer, value), spans, *plain_format(dtype), rows.host_data(), layout);
     return rows;
   };
-  return {read(false), read(true)};
+  const Tensor k = read(false);
+  const std::uint32_t lines = static_cast<std::uint32_t>(count) * shape_.kv_heads;
+  const reference::HostPool keys{k.host_data(), plain_format(k.dtype()), 1, lines, shape_.k_dim};
+  for (const auto& [moved, of_moved] : moved_rows(spans, shape_.kv_heads, layout))
+    reference::rotate_cells(keys, of_moved, -moved, rope_.at(layer));
+  return {k, read(true)};
 }
 
 void HostKvStore::move(std::span<const CellMove> moves) {
@@ -105,10 +111,9 @@ void HostKvStore::move(std::span<const CellMove> moves) {
   }
 }
 
-void HostKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta,
-                         std::span<const ops::RopeParams> per_layer) {
+void HostKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta) {
   for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
-    reference::rotate_cells(pool(layer, false), spans, delta, per_layer[layer]);
+    reference::rotate_cells(pool(layer, false), spans, delta, rope_.at(layer));
   }
 }
 

@@ -18,6 +18,9 @@ class HostKvStore final : public KvStore {
 
   const KvShape& shape() const override { return shape_; }
   void check_place(const Tensor& tensor, std::string_view name) const override;
+  void set_rope(std::span<const ops::RopeParams> per_layer) override {
+    rope_.assign(per_layer.begin(), per_layer.end());
+  }
   PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                           std::uint32_t rows) override;
   void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
@@ -26,7 +29,7 @@ class HostKvStore final : public KvStore {
                 const ops::AttentionOptions& options) override;
   std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout = {}) override;
   void move(std::span<const CellMove> moves) override;
-  void rotate(std::span<const CellSpan> spans, std::int32_t delta, std::span<const ops::RopeParams> per_layer) override;
+  void rotate(std::span<const CellSpan> spans, std::int32_t delta) override;
   void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override;
   CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
                             std::uint32_t image_cells) override;
@@ -48,6 +51,7 @@ class HostKvStore final : public KvStore {
                     Visit visit) const;
 
   KvShape shape_;
+  std::vector<ops::RopeParams> rope_;  // per layer, or empty
   std::vector<Layer> layers_;
 };
 

@@ -105,6 +105,9 @@ class KvStore {
   // Throws kArgument when this store cannot reach the tensor's memory.
   virtual void check_place(const Tensor& tensor, std::string_view name) const = 0;
 
+  // How the keys of each layer rotate; empty: they do not move. Once, by the cache, before it moves any.
+  virtual void set_rope(std::span<const ops::RopeParams> per_layer) = 0;
+
   // Uploads what all layers of one step share: where rows are stored and the attention plan of `queries`.
   virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                   std::uint32_t rows) = 0;
@@ -116,19 +119,20 @@ class KvStore {
   // kNotSupported in a store without a device.
   virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                          const ops::QkvOptions& options);
-  // q [rows, heads, k_dim] float32 -> [rows, heads, value_dim] float32. kNotSupported where that is 0.
+  // q [rows, heads, k_dim] float32 -> [rows, heads, value_dim] float32. kNotSupported where that is 0. Keys that have
+  // moved are read with queries turned by as much.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
-  // in the dtypes that the formats give back. n counts the spare rows, too.
+  // in the dtypes that the formats give back. n counts the spare rows, too. Keys that have moved are rotated to where
+  // they are now, in the copy.
   virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
                                          RowLayout layout = {}) = 0;
 
   // Moves in order, all layers.
   virtual void move(std::span<const CellMove> moves) = 0;
   // Rotates the stored K of `spans` by `delta` positions, all layers, each with its own rope.
-  virtual void rotate(std::span<const CellSpan> spans, std::int32_t delta,
-                      std::span<const ops::RopeParams> per_layer) = 0;
+  virtual void rotate(std::span<const CellSpan> spans, std::int32_t delta) = 0;
   // Tests and owner changes: every byte of the cells' K and V becomes `byte` (0xFF is NaN in every float dtype).
   virtual void fill(Cell begin, std::uint32_t length, std::uint8_t byte) = 0;
 

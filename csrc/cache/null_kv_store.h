@@ -17,6 +17,7 @@ class NullKvStore : public KvStore {
   const KvShape& shape() const override { return shape_; }
   bool has_bytes() const override { return false; }
   void check_place(const Tensor&, std::string_view) const override {}
+  void set_rope(std::span<const ops::RopeParams>) override {}
   PreparedStepPtr prepare(std::span<const RowRun>, std::span<const ops::QueryRows>, std::uint32_t) override {
     return std::make_shared<PreparedStep>();
   }
@@ -29,7 +30,7 @@ class NullKvStore : public KvStore {
   }
   std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>, RowLayout = {}) override { return {}; }
   void move(std::span<const CellMove>) override {}
-  void rotate(std::span<const CellSpan>, std::int32_t, std::span<const ops::RopeParams>) override {}
+  void rotate(std::span<const CellSpan>, std::int32_t) override {}
   void fill(Cell, std::uint32_t, std::uint8_t) override {}
   CompletionPtr store_image(std::span<const CellSpan>, std::int32_t, std::byte*, std::uint32_t) override {
     return mark();

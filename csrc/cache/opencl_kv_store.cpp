@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "cache/moved_rows.h"
 #include "ops/attention.h"
 
 namespace kvtrie {
@@ -121,7 +122,14 @@ Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, cons
   require_values(shape_, "opencl_kv_store.attend");
   const auto& prepared = static_cast<const Step&>(step);
   if (!prepared.uploaded.table().defined()) prepared.uploaded = ops::upload_plan(device_, prepared.plan);
-  return ops::attend_spans(q, layers_[layer], prepared.uploaded, options);
+  if (prepared.plan.turned.empty()) return ops::attend_spans(q, layers_[layer], prepared.uploaded, options);
+  const Tensor turned = ops::turn_queries(q, prepared.uploaded, rope_of(layer));
+  return ops::attend_spans(turned, layers_[layer], prepared.uploaded, options);
+}
+
+const ops::RopeParams& OpenClKvStore::rope_of(std::uint32_t layer) const {
+  ensure(layer < rope_.size(), "opencl_kv_store", "keys have moved, and no rope was set");
+  return rope_[layer];
 }
 
 std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) {
@@ -131,7 +139,16 @@ std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<con
     };
     return {none(false), none(true)};
   }
-  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads, layout), layout);
+  auto rows =
+      ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads, layout), layout);
+  const std::int64_t count =
+      std::int64_t{shape_.kv_heads} * rows.first.dim(layout.order == RowOrder::kTokensFirst ? 0 : 1);
+  for (const auto& [moved, lines] : moved_rows(spans, shape_.kv_heads, layout)) {
+    const ops::LayerCells keys(rows.first.reshape({1, count, std::int64_t{shape_.k_dim}}),
+                               Tensor::empty(device_, rows.first.dtype(), {1, count, 0}));
+    ops::rotate_cells(keys, ops::CellRuns::of_spans(device_, lines, 1), -moved, rope_of(layer));
+  }
+  return rows;
 }
 
 void OpenClKvStore::move(std::span<const CellMove> moves) {
@@ -142,12 +159,10 @@ void OpenClKvStore::move(std::span<const CellMove> moves) {
   for (const ops::LayerCells& layer : layers_) ops::copy_cells(layer, prepared);
 }
 
-void OpenClKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta,
-                           std::span<const ops::RopeParams> per_layer) {
+void OpenClKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta) {
   const ops::CellRuns runs = ops::CellRuns::of_spans(device_, spans, shape_.kv_heads);
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    ops::rotate_cells(layers_[layer], runs, delta, per_layer[layer]);
-  }
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer)
+    ops::rotate_cells(layers_[layer], runs, delta, rope_of(layer));
 }
 
 void OpenClKvStore::fill(Cell begin, std::uint32_t length, std::uint8_t byte) {

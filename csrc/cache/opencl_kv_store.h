@@ -26,6 +26,9 @@ class OpenClKvStore final : public KvStore {
   const KvShape& shape() const override { return shape_; }
   cl::DevicePtr device() const override { return device_; }
   void check_place(const Tensor& tensor, std::string_view name) const override;
+  void set_rope(std::span<const ops::RopeParams> per_layer) override {
+    rope_.assign(per_layer.begin(), per_layer.end());
+  }
   PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                           std::uint32_t rows) override;
   void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
@@ -36,7 +39,7 @@ class OpenClKvStore final : public KvStore {
                 const ops::AttentionOptions& options) override;
   std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout = {}) override;
   void move(std::span<const CellMove> moves) override;
-  void rotate(std::span<const CellSpan> spans, std::int32_t delta, std::span<const ops::RopeParams> per_layer) override;
+  void rotate(std::span<const CellSpan> spans, std::int32_t delta) override;
   void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override;
   CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
                             std::uint32_t image_cells) override;
@@ -53,6 +56,7 @@ class OpenClKvStore final : public KvStore {
   // The runs of `spans` in an image whose rows count from the section of `first_token`.
   ops::CellRuns image_runs(std::span<const CellSpan> spans, std::int32_t image_position, const CellImage& layout,
                            std::uint32_t first_token) const;
+  const ops::RopeParams& rope_of(std::uint32_t layer) const;
   Tensor staging_for(const ImageWork& work) const;
   void store_layer(std::uint32_t layer, const ImageWork& work, std::byte* image);
   void load_layer(std::uint32_t layer, const ImageWork& work, const std::byte* image);
@@ -61,6 +65,7 @@ class OpenClKvStore final : public KvStore {
 
   cl::DevicePtr device_;
   KvShape shape_;
+  std::vector<ops::RopeParams> rope_;  // per layer, or empty
   std::vector<ops::LayerCells> layers_;
 };
 

@@ -18,13 +18,13 @@ CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to
     const std::int32_t end = std::min(span->end_position(), to);
     if (begin >= end) continue;
     const auto skipped = static_cast<std::uint32_t>(begin - span->position);
-    slice.push_back({span->cell + skipped, static_cast<std::uint32_t>(end - begin), begin});
+    slice.push_back({span->cell + skipped, static_cast<std::uint32_t>(end - begin), begin, span->moved});
   }
   return slice;
 }
 
 void append_span(CellSpans& spans, const CellSpan& span) {
-  if (!spans.empty() && spans.back().end_cell() == span.cell && spans.back().end_position() == span.position) {
+  if (!spans.empty() && spans.back().meets(span)) {
     spans.back().length += span.length;
   } else {
     spans.push_back(span);
@@ -157,7 +157,7 @@ void SpanList::drop_front(std::int32_t position) noexcept {
     const auto dropped = std::min(kept->length, static_cast<std::uint32_t>(position - kept->position));
     if (counted_) pool_->unhold({kept->cell, dropped, 0});
     if (dropped < kept->length) {
-      *kept = {kept->cell + dropped, kept->length - dropped, position};
+      *kept = {kept->cell + dropped, kept->length - dropped, position, kept->moved};
       break;
     }
     if (counted_) --pool_->counted_spans_;

@@ -115,6 +115,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   for (const Segment& segment : plan.segments)
     uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
   uploaded.rows_ = plan.rows;
+  uploaded.turned_ = plan.turned;
   uploaded.tiles_ = static_cast<std::uint32_t>(plan.tiles.size());
   uploaded.partials_ = plan.partials;
   uploaded.split_ = plan.keys_per_tile;
@@ -127,7 +128,7 @@ Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& p
   check_operands(kWhere, q, pool, 0);
   check_latent(kWhere, pool);
   check_options(kWhere, options, q);
-  require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
+  require(q.dim(0) == plan.queries(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.queries());
   require(plan.end_cell() <= pool.cells(), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
           pool.cells(), " as in the pool");
   const AttentionSizes sizes = sizes_of(q, pool, 0);

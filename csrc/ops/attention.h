@@ -15,6 +15,7 @@
 
 #include "ops/attention_plan.h"
 #include "ops/cells.h"
+#include "ops/rope.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
@@ -33,6 +34,7 @@ class DevicePlan {
  public:
   DevicePlan() = default;
   std::uint32_t rows() const noexcept { return rows_; }
+  std::uint32_t queries() const noexcept { return rows_ + static_cast<std::uint32_t>(turned_.size()); }  // and copies
   std::uint64_t nbytes() const;                                 // of device memory held now
   std::int64_t end_cell() const noexcept { return end_cell_; }  // one past the largest cell it names
   const Tensor& table() const noexcept { return table_; }
@@ -40,6 +42,7 @@ class DevicePlan {
  private:
   friend DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
   friend struct AttentionLaunch;
+  friend Tensor turn_queries(const Tensor& q, const DevicePlan& plan, const RopeParams& rope);
 
   PlanOffsets offsets_;  // into `table_`
   std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;
@@ -47,15 +50,30 @@ class DevicePlan {
   std::int32_t most_rows_ = 0;  // of a tile
   std::int64_t end_cell_ = 0;
   Tensor table_;
+  std::vector<TurnedRow> turned_;
   // Kept from layer to layer; the in-order queue makes reuse safe.
   mutable Tensor partial_out_;    // float32 [partials, heads, v_dim]
   mutable Tensor partial_stats_;  // float32 [partials, heads, 2]: running max, sum of exponentials
+  // Of turn_queries, for so many heads: where each row of its result comes from, and which are turned by how much.
+  struct Turn {
+    std::int32_t by = 0;
+    CellRuns runs;
+  };
+  void place_turns(std::int64_t heads, const cl::DevicePtr& device) const;
+  mutable std::int64_t turned_heads_ = 0;
+  mutable Tensor sources_;  // int32 [queries]
+  mutable std::vector<Turn> turns_;
 };
 
 DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
 
-// q [rows, heads, k_dim] float32; heads must be a multiple of the pool's KV heads. Returns float32 [rows, heads,
-// value_dim]: with latent keys no V is read.
+// q [rows, heads, k_dim] float32 -> float32 [queries, heads, k_dim]: the rows as they are, then the copies that the
+// plan's tiles read for keys that have moved, each rotated on by as many positions, in float32 with angles of float64.
+// Returns q itself for a plan without copies. REQUIRES: rope.can_shift(). Throws kArgument for other rows.
+Tensor turn_queries(const Tensor& q, const DevicePlan& plan, const RopeParams& rope);
+
+// q [queries, heads, k_dim] float32, of turn_queries where the plan has copies; heads must be a multiple of the pool's
+// KV heads. Returns float32 [rows, heads, value_dim]: with latent keys no V is read.
 Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& plan, const AttentionOptions& options);
 
 // q [tokens, heads, k_dim] float32; k [n, kv_heads, k_dim], v [n, kv_heads, v_dim], float32 or float16; mask undefined

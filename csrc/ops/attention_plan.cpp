@@ -21,7 +21,7 @@ void check_limits(const PlanLimits& limits) {
 
 // Appends cells, joined to those before where cells and positions go on.
 void append_span(CellSpans& spans, const CellSpan& span) {
-  if (!spans.empty() && spans.back().end_cell() == span.cell && spans.back().end_position() == span.position) {
+  if (!spans.empty() && spans.back().meets(span)) {
     spans.back().length += span.length;
   } else {
     spans.push_back(span);
@@ -34,7 +34,8 @@ void append_range(CellSpans& spans, std::span<const CellSpan> from, std::int32_t
       std::partition_point(from.begin(), from.end(), [&](const CellSpan& s) { return s.end_position() <= begin; });
   for (; at != from.end() && at->position < end; ++at) {
     const std::int32_t low = std::max(begin, at->position), high = std::min(end, at->end_position());
-    append_span(spans, {at->cell + static_cast<Cell>(low - at->position), static_cast<std::uint32_t>(high - low), low});
+    append_span(spans, {at->cell + static_cast<Cell>(low - at->position), static_cast<std::uint32_t>(high - low), low,
+                        at->moved});
   }
 }
 
@@ -60,6 +61,8 @@ void check_query(const QueryRows& query) {
     next += span.length;
     require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kPlanAttention,
             "keys: got cell ", span.cell, ", allowed below 2^31");
+    require(span.moved >= 0 && next + span.moved <= kMaxInt, kPlanAttention, "keys: got a span that moved by ",
+            span.moved, ", allowed 0 to what keeps positions below 2^31");
   }
   for (std::uint32_t i = 0; i < query.count; ++i) {
     const RowBounds bounds = bounds_of(query, i);
@@ -140,7 +143,8 @@ struct Shared {
   std::vector<std::int32_t> rows;
 };
 
-// Whether both name the same cells wherever both name any, and there is such a place.
+// Whether both name the same cells wherever both name any, and there is such a place. A cell's K are rotated for one
+// position, so that spans that have the same cells at the same positions have moved alike.
 bool agree(const CellSpans& a, const CellSpans& b) {
   bool meet = false;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -225,22 +229,31 @@ Shared blind_rows(const std::vector<const QueryRows*>& queries, const AttentionP
 }
 
 // Gives a partial to every row of each tile from `first_tile` on, except where all rows of a tile have no other tile.
+// The partials of a row's copies are the row's: they come in position order, as the copies do.
 void number_partials(std::size_t first_tile, AttentionPlan& plan) {
-  std::vector<std::int32_t> tiles_of_row(plan.rows, 0);
+  const std::size_t all_rows = plan.row_bounds.size();
+  std::vector<std::int32_t> tiles_of_row(all_rows, 0);
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
     for (std::int32_t i = 0; i < plan.tiles[t].row_count; ++i)
       ++tiles_of_row[plan.row_ids[plan.tiles[t].row_begin + i]];
   }
-  std::vector<std::vector<std::int32_t>> merges(plan.rows);
+  std::vector<std::vector<std::int32_t>> merges(all_rows);
   std::int32_t next = 0;
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
     Tile& tile = plan.tiles[t];
     const auto rows = std::span(plan.row_ids).subspan(tile.row_begin, tile.row_count);
-    const bool alone = std::all_of(rows.begin(), rows.end(), [&](std::int32_t row) { return tiles_of_row[row] == 1; });
+    const bool alone = std::all_of(rows.begin(), rows.end(), [&](std::int32_t row) {
+      return tiles_of_row[row] == 1 && row < static_cast<std::int32_t>(plan.rows);
+    });
     tile.partial_begin = alone ? -1 : next;
     if (alone) continue;
     for (const std::int32_t row : rows) merges[row].push_back(next++);
   }
+  for (std::size_t i = 0; i < plan.turned.size(); ++i) {
+    std::vector<std::int32_t>& of_row = merges[plan.turned[i].row];
+    of_row.insert(of_row.end(), merges[plan.rows + i].begin(), merges[plan.rows + i].end());
+  }
+  merges.resize(plan.rows);
   plan.partials = static_cast<std::uint32_t>(next);
   plan.merge_begin.assign(1, 0);
   for (const auto& ids : merges) {
@@ -248,6 +261,39 @@ void number_partials(std::size_t first_tile, AttentionPlan& plan) {
     plan.merge_begin.push_back(static_cast<std::int32_t>(plan.merge_ids.size()));
   }
 }
+
+bool has_moved(const QueryRows& query) {
+  return std::any_of(query.keys.begin(), query.keys.end(), [](const CellSpan& span) { return span.moved != 0; });
+}
+
+// The same rows once more for each run of keys that moved alike, each with bounds inside its run.
+struct Copies {
+  std::vector<QueryRows> queries;
+  std::vector<std::vector<RowBounds>> bounds;
+
+  void add(const QueryRows& query, AttentionPlan& plan) {
+    for (auto at = query.keys.begin(); at != query.keys.end();) {
+      const auto next =
+          std::find_if(at, query.keys.end(), [&](const CellSpan& span) { return span.moved != at->moved; });
+      const RowBounds run{at->position, std::prev(next)->end_position()};
+      QueryRows& copy = queries.emplace_back(query);
+      copy.row = static_cast<std::uint32_t>(plan.row_bounds.size());
+      copy.keys = {at, next};
+      std::vector<RowBounds>& own = bounds.emplace_back();
+      for (std::uint32_t i = 0; i < query.count; ++i) {
+        const RowBounds all = plan.row_bounds[query.row + i];
+        const RowBounds inside{std::max(all.first, run.first), std::min(all.end, run.end)};
+        own.push_back(sees(inside) ? inside : RowBounds{});
+        plan.turned.push_back({static_cast<std::int32_t>(query.row + i), at->moved});
+      }
+      copy.bounds = own;
+      plan.row_bounds.insert(plan.row_bounds.end(), own.begin(), own.end());
+      at = next;
+    }
+    require(plan.row_bounds.size() <= static_cast<std::size_t>(kMaxInt), kPlanAttention, "rows: got ",
+            plan.row_bounds.size(), " with copies, allowed below 2^31");
+  }
+};
 
 void add_splits(const std::vector<Shared>& groups, const PlanLimits& limits, AttentionPlan& plan) {
   const std::size_t first_tile = plan.tiles.size();
@@ -275,16 +321,22 @@ AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimit
   AttentionPlan plan;
   plan.keys_per_tile = limits.keys_per_tile;
   place_rows(queries, plan);
-  std::vector<const QueryRows*> few;
+  std::vector<const QueryRows*> few, may_be_blind;
+  Copies copies;
   for (const QueryRows& query : queries) {
-    if (query.count >= limits.rows_for_whole_history) {
+    if (has_moved(query)) {
+      copies.add(query, plan);
+    } else if (query.count >= limits.rows_for_whole_history) {
       add_walks(query, limits, plan);
+      continue;
     } else {
       few.push_back(&query);
     }
+    may_be_blind.push_back(&query);
   }
+  for (const QueryRows& copy : copies.queries) few.push_back(&copy);
   std::vector<Shared> groups = share_splits(few, limits, plan);
-  groups.push_back(blind_rows(few, plan));
+  groups.push_back(blind_rows(may_be_blind, plan));
   add_splits(groups, limits, plan);
   return plan;
 }

@@ -21,6 +21,14 @@
 // bidirectional attention differ in these two numbers only, and kernels know nothing else about masks. They *select*:
 // what lies outside is never multiplied in, so freed cells may hold NaN. Splits that no row of a tile sees are left
 // out of the plan.
+// Keys that have moved (base/cell_span.h) are read with queries turned by as much. The tiles know nothing of it: a row
+// some of whose keys have moved gets *copies*, numbered behind the rows, one for each run of its keys that moved alike.
+// Whoever launches the plan turns them (ops/attention.h). A copy sees its run only; its partials are merged into the
+// row's. Such rows are cut into splits however many they are: a walk would join what it sums up in another order, and a
+// row's bits would depend on how many rows came with it.
+//
+//     row 5, keys   [moved 0 ][moved 24 -------------][moved 0 ---]
+//     copies        rows + 0  rows + 1                rows + 2
 #pragma once
 
 #include <cstdint>
@@ -56,6 +64,12 @@ struct PlanLimits {
   std::uint32_t rows_for_whole_history = 8;
 };
 
+// A copy of query row `row`, turned by `by` positions.
+struct TurnedRow {
+  std::int32_t row = 0, by = 0;
+  bool operator==(const TurnedRow&) const = default;
+};
+
 // Plain arrays in the exact layout the kernels read (all int32; see kernels/attention.cl).
 // A tile's segments are in position order, with gaps only where splits are left out. One without segments makes the
 // output of its rows 0.
@@ -72,8 +86,9 @@ struct AttentionPlan {
   std::uint32_t rows = 0;
   std::uint32_t partials = 0;
   std::uint32_t keys_per_tile = 512;  // the limit it was made with; kernels close a split at its multiples
-  std::vector<RowBounds> row_bounds;  // [rows]; {0, 0} for a row that sees nothing
-  std::vector<std::int32_t> row_ids;  // query rows, tile after tile
+  std::vector<RowBounds> row_bounds;  // [rows + copies]; {0, 0} for a row that sees nothing
+  std::vector<TurnedRow> turned;      // [copies]: row id `rows + i` is turned[i]
+  std::vector<std::int32_t> row_ids;  // query rows and copies, tile after tile
   std::vector<Segment> segments;
   std::vector<Tile> tiles;
   std::vector<std::int32_t> merge_begin;  // [rows + 1] into merge_ids

@@ -38,7 +38,8 @@ struct AttentionShape {
 struct AttentionParams {
   float scale = 0.0f;  // 0 or less: 1 / sqrt(k_dim)
   float softcap = 0.0f;
-  std::span<const float> sinks;  // empty, or [heads]
+  std::span<const float> sinks;      // empty, or [heads]
+  const RopeParams* rope = nullptr;  // for keys that have moved
 };
 // One pool (K or V) on the host: the rows of [kv_heads, cells]. `first`: what is read of a row begins at this number,
 // where the ends of keys are values (LayerCells::latent_dim).
@@ -78,6 +79,8 @@ void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool&
 void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows,
                  RowLayout layout = {});
 void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);  // in order, overlap allowed
+// Rotates the pairs at the front of a row by `delta` positions.
+void rotate_row(float* row, const RopeTable& table, bool interleaved, std::int32_t delta);
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
 

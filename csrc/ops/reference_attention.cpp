@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "ops/reference.h"
@@ -13,6 +14,7 @@ namespace {
 struct Key {
   const std::byte *k = nullptr, *v = nullptr;
   double added = 0.0;
+  std::int32_t moved = 0;
 };
 
 // Properties that all keys have in common.
@@ -21,15 +23,40 @@ struct Kept {
   std::uint32_t k_dim = 0, v_dim = 0;
 };
 
+// A query as keys that have moved by so much see it.
+class TurnedQueries {
+ public:
+  TurnedQueries(const float* q, std::uint32_t dim, const RopeParams* rope) : q_(q), dim_(dim), rope_(rope) {}
+
+  const float* by(std::int32_t moved) {
+    if (moved == 0) return q_;
+    require(rope_ != nullptr, "reference.attend_spans", "rope: got none, allowed one where keys have moved");
+    const auto [entry, fresh] = turned_.try_emplace(moved, q_, q_ + dim_);
+    if (fresh) {
+      const RopeTable table = rope_table(*rope_, static_cast<std::int32_t>(dim_));
+      rotate_row(entry->second.data(), table, rope_->interleaved, moved);
+    }
+    return entry->second.data();
+  }
+
+ private:
+  const float* q_;
+  std::uint32_t dim_;
+  const RopeParams* rope_;
+  std::map<std::int32_t, std::vector<float>> turned_;
+};
+
 // out = softmax(scale * q.k + added) v over `keys`, with the sink in the denominator.
-void attend_row(const float* q, const std::vector<Key>& keys, const Kept& kept, const AttentionParams& params,
+void attend_row(const float* unturned, const std::vector<Key>& keys, const Kept& kept, const AttentionParams& params,
                 std::uint32_t head, float* out) {
   const double scale = params.scale > 0.0f ? params.scale : 1.0 / std::sqrt(static_cast<double>(kept.k_dim));
   std::vector<float> row(std::max(kept.k_dim, kept.v_dim));
   std::vector<double> scores(keys.size());
+  TurnedQueries queries(unturned, kept.k_dim, params.rope);
   double top = params.sinks.empty() ? -std::numeric_limits<double>::infinity() : params.sinks[head];
   for (std::size_t i = 0; i < keys.size(); ++i) {
     double dot = 0.0;
+    const float* q = queries.by(keys[i].moved);
     kept.formats.k->load(keys[i].k, kept.k_dim, row.data());
     for (std::uint32_t d = 0; d < kept.k_dim; ++d) dot += static_cast<double>(q[d]) * row[d];
     dot *= scale;
@@ -60,7 +87,7 @@ std::vector<Key> keys_of(const QueryRows& query, std::uint32_t index, std::uint3
       const std::int64_t position = std::int64_t{span.position} + j;
       if (position < bounds.first || position >= bounds.end) continue;
       const std::uint64_t cell = std::uint64_t{span.cell} + j;
-      keys.push_back({k.row(kv_head, cell), v.row(kv_head, cell), 0.0});
+      keys.push_back({k.row(kv_head, cell), v.row(kv_head, cell), 0.0, span.moved});
     }
   }
   return keys;
@@ -113,7 +140,7 @@ void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, 
       for (std::uint64_t key = 0; key < n; ++key) {
         const double added = mask.empty() ? 0.0 : mask[token * n + key];
         const std::size_t row = key * shape.kv_heads + head / group;
-        if (visible(added)) keys.push_back({row_of(k, row, shape.k_dim), row_of(v, row, shape.v_dim), added});
+        if (visible(added)) keys.push_back({row_of(k, row, shape.k_dim), row_of(v, row, shape.v_dim), added, 0});
       }
       const std::size_t line = token * shape.heads + head;
       attend_row(&q[line * shape.k_dim], keys, {format, shape.k_dim, shape.v_dim}, params, head,

@@ -26,19 +26,6 @@ class Converter {
   std::vector<float> numbers_;
 };
 
-// Turns the pairs of one row, which lie in its first 2 * `half` numbers.
-void rotate_row(float* row, const RopeTable& table, bool interleaved, std::int32_t delta) {
-  const std::size_t half = table.inverse_frequencies.size();
-  for (std::size_t i = 0; i < half; ++i) {
-    const std::size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
-    const double angle = static_cast<double>(delta) * table.inverse_frequencies[i];
-    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
-    const float x = row[a], y = row[b];
-    row[a] = std::fma(x, c, -(y * s));
-    row[b] = std::fma(y, c, x * s);
-  }
-}
-
 }  // namespace
 
 void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool, RowOrder order,
@@ -79,6 +66,18 @@ void copy_cells(const HostPool& pool, std::span<const CellCopy> copies) {
   for (const CellCopy& copy : copies) {
     for (std::uint32_t head = 0; head < pool.kv_heads; ++head)
       std::memmove(pool.row(head, copy.to), pool.row(head, copy.from), copy.length * pool.row_bytes());
+  }
+}
+
+void rotate_row(float* row, const RopeTable& table, bool interleaved, std::int32_t delta) {
+  const std::size_t half = table.inverse_frequencies.size();
+  for (std::size_t i = 0; i < half; ++i) {
+    const std::size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
+    const double angle = static_cast<double>(delta) * table.inverse_frequencies[i];
+    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
+    const float x = row[a], y = row[b];
+    row[a] = std::fma(x, c, -(y * s));
+    row[b] = std::fma(y, c, x * s);
   }
 }
 

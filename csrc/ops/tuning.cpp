@@ -9,20 +9,20 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::string_view kWhere = "tuning";
+constexpr std::string_view kTuning = "tuning";
 
 // The row of a table that `is_it`; each table has one for every class.
 template <class Row, class Is>
 const Row& find(std::span<const Row> rows, const Is& is_it) {
   const auto found = std::find_if(rows.begin(), rows.end(), is_it);
-  ensure(found != rows.end(), kWhere, "a class of shapes without a row");
+  ensure(found != rows.end(), kTuning, "a class of shapes without a row");
   return *found;
 }
 
 bool is_wide(std::int32_t width) { return width == 16; }
 
 std::string out_of_range(const char* what, std::int64_t got, const char* allowed) {
-  return cat("[", kWhere, "] ", what, ": got ", got, ", allowed ", allowed);
+  return cat("[", kTuning, "] ", what, ": got ", got, ", allowed ", allowed);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Cursors cursors KVTRIE_GUARDED_BY(gate.mutex){
       {caches, trie, places, points, lower, planner, demand, checkpointer, removal, sessions, node_costs, gate.now}};
   Steps steps KVTRIE_GUARDED_BY(gate.mutex){caches, device_budget, checkpointer, cursors, totals};
-  ContextShift shift KVTRIE_GUARDED_BY(gate.mutex){caches, trie, device_budget, eviction, removal, cursors};
+  ContextShift shift KVTRIE_GUARDED_BY(gate.mutex){caches, trie, cursors};
   Capacity capacity KVTRIE_GUARDED_BY(gate.mutex){
       caches, host, lower, leases, device_budget, options.max_pinned_fraction, quotas};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(gate.mutex) = 0;  // StagedScope (holds.h)

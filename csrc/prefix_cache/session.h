@@ -106,7 +106,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Rows> rows(std::span<const std::int32_t> layers, std::optional<std::int32_t> start,
                          std::optional<std::int32_t> stop, RowLayout layout) const;
   // Context shift: keeps the first `keep` tokens, drops the oldest half of the rest (shift.h; `limit`: of how many
-  // tokens, 0: as many as are recorded) and moves what follows down; K are rotated. The session is private from then
+  // tokens, 0: as many as are recorded) and moves what follows down; no cell changes. The session is private from then
   // on. Where that is impossible nothing changes, and the result names the tokens that a new session has to begin with.
   std::optional<Tokens> shift(std::int32_t keep, std::int32_t limit = 0);
   // Idempotent. A call of another thread that is on the session throws kClosed when it next comes to it, and gives back

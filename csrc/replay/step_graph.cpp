@@ -41,6 +41,13 @@ StateForward& recurrent(const OpenStep& step, std::size_t state) {
   return static_cast<StateForward&>(step.of_states(state));
 }
 
+// Keys that have moved are read with copies of queries, whose number is another in each step.
+bool sees_moved(const PrefixCache& cache, const OpenStep& open) {
+  for (std::size_t i = 0; i < cache.caches().size(); ++i)
+    if (cache.caches()[i]->sees_moved(open.of_attention(i))) return true;
+  return false;
+}
+
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return false;
   std::vector<std::byte> left(a.nbytes()), right(b.nbytes());
@@ -63,6 +70,7 @@ Tensor StepGraphs::replay(Step& step) {
   const GraphPtr graph = find(step);
   if (graph == nullptr) return {};
   step.require_kept();
+  if (sees_moved(*step.cache(), step.open_)) return {};
   Tensor logits;
   {
     std::vector<CausalHold> holds;
@@ -92,7 +100,7 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
     return nullptr;
   if (ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());
-  if (device == nullptr || !ops::can_record(*device)) return nullptr;
+  if (device == nullptr || !ops::can_record(*device) || sees_moved(*step->cache(), step->open_)) return nullptr;
   {
     const MutexLock lock(mutex_);
     const auto entry = entries_.find({step->cache().get(), step->tokens().size()});

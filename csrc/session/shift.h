@@ -7,10 +7,10 @@
 // Afterwards max((limit - keep) / 2, 1) tokens are free below the limit. A span that goes as one is never cut: the drop
 // grows to its end. Source of the arithmetic: the context shift of the llama.cpp and Ollama servers.
 //
-// All attention caches move the rest down and rotate K, or none: every cache is asked first for all that can be
-// refused, and the only step after that which can fail for lack of room comes before any cache has changed; a failure
-// further on ends the conversation. Cells that others hold are copied before they are rotated, so there has to be room
-// for them in every cache. States cannot be shifted. The conversation is private from then on.
+// All attention caches move the rest down, or none: every cache is asked first for all that can be refused; a failure
+// further on, of memory or a device, ends the conversation. Cells keep their place and their bytes, also those that
+// others hold: queries are turned instead (cache/causal_cache.h), so that a shift needs no room. States cannot be
+// shifted. The conversation is private from then on.
 //
 // Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once
@@ -18,11 +18,8 @@
 #include <cstdint>
 
 #include "session/cursors.h"
-#include "tiers/device_budget.h"
-#include "tiers/eviction.h"
 #include "tree/atomic_spans.h"
 #include "tree/cache_table.h"
-#include "tree/removal.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
@@ -34,34 +31,20 @@ std::int32_t shift_discard(std::int32_t limit, std::int32_t keep, std::int32_t l
 class ContextShift {
  public:
   // All outlive this.
-  ContextShift(const CacheTable& caches, Trie& trie, DeviceBudget& device_budget, Eviction& eviction, Removal& removal,
-               Cursors& cursors)
-      : caches_(caches),
-        trie_(trie),
-        device_budget_(device_budget),
-        eviction_(eviction),
-        removal_(removal),
-        cursors_(cursors) {}
+  ContextShift(const CacheTable& caches, Trie& trie, Cursors& cursors)
+      : caches_(caches), trie_(trie), cursors_(cursors) {}
   ContextShift(const ContextShift&) = delete;
   ContextShift& operator=(const ContextShift&) = delete;
 
   // Whether every cache can drop [begin, end) of what it computed.
   bool can(const Cursor& cursor, std::int32_t begin, std::int32_t end) const;
   // Does it. The tail is the caller's to set: its keys from the published length on. REQUIRES: can; nothing is ahead,
-  // no step is open. Throws kCacheFull, and nothing has changed; what else a cache throws.
+  // no step is open. Throws what a cache throws.
   void apply(Cursor& cursor, std::int32_t begin, std::int32_t end);
 
  private:
-  Needs copies_for(const Cursor& cursor, std::int32_t end) const;
-  void find_room(Cursor& cursor, std::int32_t begin, std::int32_t end);
-  void stand_alone_from(Cursor& cursor, std::int32_t begin);
-  void remove_own_path(Node* node, const Node* above);
-
   const CacheTable& caches_;
   Trie& trie_;
-  DeviceBudget& device_budget_;
-  Eviction& eviction_;
-  Removal& removal_;
   Cursors& cursors_;
 };
 

@@ -166,9 +166,9 @@ const CacheDocs kDocs{
 Raises ``NotRestorableError`` (with ``nearest``) where ``can_resume(src, length)`` is false.)",
     R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
-What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` and a window that
-is still complete afterwards, and has no meaning with chunks (else ``NotSupportedError``); and it needs cells for the tokens that
-other holders share (else ``CacheFullError``). Removing to the end raises ``NotRestorableError`` where ``can_resume(seq, begin)`` is
+What follows a removal in the middle moves down. Its K stay as they are, and attention turns queries by as much; that needs
+``rope`` and a window that is still complete afterwards, and has no meaning with chunks (else ``NotSupportedError``). Removing to
+the end raises ``NotRestorableError`` where ``can_resume(seq, begin)`` is
 false.)",
     "Whether the sequence could be resumed at ``position``: it still holds all that the query there sees.",
     "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.",

@@ -385,7 +385,7 @@ inside a span that goes as one.)");
 ``limit``: the model's context in tokens; None: as many as are recorded now. Nothing happens while half of what is not
 kept is free below it. Returns None, and the session is private from then on: its state no longer follows from its tokens
 alone. Where stored keys cannot move (chunks, recurrent layers, an incomplete window, RoPE that depends on the length)
-nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFullError``,
+nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises
 ``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside an atomic span.)");
   c.def(
       "close", [](Session& self) { without_gil_even_forked([&] { self.close(); }); },

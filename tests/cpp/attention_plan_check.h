@@ -61,23 +61,36 @@ inline void check_tile(const AttentionPlan& plan, const Tile& tile, const PlanLi
 // Every visible key of every row is in exactly one tile of that row, at its own cell, and partials are numbered so that
 // each is written once and read once, in order of position.
 inline void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries, const PlanLimits& limits) {
+  ASSERT_EQ(plan.row_bounds.size(), plan.rows + plan.turned.size());
+  const auto row_of = [&](std::int32_t id) {
+    return id < static_cast<std::int32_t>(plan.rows) ? TurnedRow{id, 0} : plan.turned[id - plan.rows];
+  };
+  std::vector<std::map<std::int32_t, std::int32_t>> turns(plan.rows);  // position -> by how much the query was turned
   std::vector<std::map<std::int32_t, std::int32_t>> seen(plan.rows);
   std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> partials(plan.rows);  // (first position, partial)
   std::vector<int> direct(plan.rows, 0);
   for (const Tile& tile : plan.tiles) {
     ASSERT_NO_FATAL_FAILURE(check_tile(plan, tile, limits));
     for (std::int32_t r = 0; r < tile.row_count; ++r) {
-      const std::int32_t row = plan.row_ids[tile.row_begin + r];
+      const std::int32_t id = plan.row_ids[tile.row_begin + r], row = row_of(id).row;
+      const RowBounds own = plan.row_bounds[id];
+      if (id != row) ASSERT_GE(tile.partial_begin, 0) << "a copy has no output of its own";
+      std::int32_t first = -1;
       for (std::int32_t s = 0; s < tile.segment_count; ++s) {
         const Segment& segment = plan.segments[tile.segment_begin + s];
-        for (std::int32_t i = 0; i < segment.length; ++i)
-          ASSERT_TRUE(seen[row].emplace(segment.position + i, segment.cell + i).second)
-              << "row " << row << " sees twice";
+        for (std::int32_t i = 0; i < segment.length; ++i) {
+          const std::int32_t at = segment.position + i;
+          if (id != row && (at < own.first || at >= own.end)) continue;
+          if (first < 0) first = at;
+          ASSERT_TRUE(seen[row].emplace(at, segment.cell + i).second) << "row " << row << " sees twice";
+          turns[row][at] = row_of(id).by;
+        }
       }
       if (tile.partial_begin < 0)
         ++direct[row];
       else
-        partials[row].push_back({plan.segments[tile.segment_begin].position, tile.partial_begin + r});
+        partials[row].push_back(
+            {id == row ? plan.segments[tile.segment_begin].position : first, tile.partial_begin + r});
     }
   }
   std::vector<int> written(plan.partials, 0);
@@ -91,13 +104,17 @@ inline void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& 
         if (at >= bounds.first && at < bounds.end) {
           ASSERT_EQ(seen[row].count(at) ? seen[row][at] : -1, cell) << "row " << row << " key " << at;
         }
+      for (const CellSpan& span : query.keys)
+        for (std::int32_t at = std::max(span.position, bounds.first); at < std::min(span.end_position(), bounds.end);
+             ++at)
+          ASSERT_EQ(turns[row][at], span.moved) << "row " << row << " key " << at;
+      std::sort(partials[row].begin(), partials[row].end());
       ASSERT_EQ(direct[row], partials[row].empty() ? 1 : 0) << "row " << row;
       std::vector<std::int32_t> merged(plan.merge_ids.begin() + plan.merge_begin[row],
                                        plan.merge_ids.begin() + plan.merge_begin[row + 1]);
       std::vector<std::int32_t> wanted;
       for (const auto& [first, partial] : partials[row]) wanted.push_back(partial), ++written[partial];
       ASSERT_EQ(merged, wanted);
-      ASSERT_TRUE(std::is_sorted(partials[row].begin(), partials[row].end()));
     }
   for (const int count : written) ASSERT_EQ(count, 1);
 }

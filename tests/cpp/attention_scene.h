@@ -43,6 +43,21 @@ class Scene {
     return histories_.size() - 1;
   }
 
+  // Positions from `from` on have moved by `by` more since their keys were stored. Before add_rows.
+  void move_down(std::size_t history, std::int32_t from, std::int32_t by) {
+    CellSpans moved;
+    for (const CellSpan& span : histories_[history]) {
+      const auto below = static_cast<std::uint32_t>(
+          std::clamp<std::int64_t>(std::int64_t{from} - span.position, 0, std::int64_t{span.length}));
+      if (below > 0) moved.push_back({span.cell, below, span.position, span.moved});
+      if (below < span.length) {
+        moved.push_back({span.cell + below, span.length - below, span.position + static_cast<std::int32_t>(below),
+                         span.moved + by});
+      }
+    }
+    histories_[history] = std::move(moved);
+  }
+
   // The last `count` positions of a history become rows of the step.
   void add_rows(std::size_t history, std::uint32_t count) {
     const std::int32_t length = histories_[history].back().end_position();
@@ -65,7 +80,8 @@ class Scene {
     const AttentionPlan plan = plan_attention(queries_, limits ? *limits : plan_limits(*device));
     const Tensor q = upload(q_, {plan.rows, sizes_.heads, sizes_.k_dim});
     const Tensor k = upload_as(k_, dtype_, {sizes_.kv_heads, cells_, sizes_.k_dim});
-    return download(attend_spans(q, cells_of(k), upload_plan(device, plan), options));
+    const DevicePlan uploaded = upload_plan(device, plan);
+    return download(attend_spans(turn_queries(q, uploaded, rope_), cells_of(k), uploaded, options));
   }
 
   // The same contents, with values of their own.
@@ -84,7 +100,7 @@ class Scene {
     std::vector<float> out(q_.size() / sizes_.k_dim * sizes_.v_dim);
     const std::vector<float> logits = sinks ? sinks_ : std::vector<float>();
     reference::attend_spans(q_, pool(k, sizes_.k_dim), pool(v, sizes_.v_dim), sizes_.heads, queries_,
-                            {scale, softcap, logits}, out);
+                            {scale, softcap, logits, &rope_}, out);
     return out;
   }
 
@@ -172,6 +188,7 @@ class Scene {
   Sizes sizes_;
   std::uint32_t cells_;
   DType dtype_;
+  RopeParams rope_;
   Random random_;
   std::vector<bool> held_;
   std::vector<CellSpans> histories_ = [] {

@@ -194,7 +194,8 @@ TEST_P(CellFormatsTest, RotationIsThatOfTheNumbersAndLeavesTheRest) {
   const auto before = store.rows(0, CellSpans{{0, 8, 0}});
   ops::RopeParams rope;
   rope.dims = 40;  // ends inside a block of 32
-  store.rotate(CellSpans{{2, 3, 2}}, 9, std::vector<ops::RopeParams>(2, rope));
+  store.set_rope(std::vector<ops::RopeParams>(2, rope));
+  store.rotate(CellSpans{{2, 3, 2}}, 9);
   const auto after = store.rows(0, CellSpans{{0, 8, 0}});
   EXPECT_EQ(numbers(after.second), numbers(before.second)) << "V";
   const ops::RopeTable table = ops::rope_table(rope, kK);

@@ -23,6 +23,17 @@ CellSpans scattered(std::mt19937& random, std::int32_t length, std::int32_t long
   return spans;
 }
 
+// As removals in the middle leave a history: runs that have moved, further down by more or less. What begins before
+// position 300 may be shared, and moves alike in all histories.
+void move_some(std::mt19937& random, CellSpans& spans) {
+  std::int32_t moved = 0;
+  for (CellSpan& span : spans) {
+    if (span.position < 300) continue;
+    if (random() % 4 == 0) moved = static_cast<std::int32_t>(random() % 3) * 40;
+    span.moved = moved;
+  }
+}
+
 // None (causal), a window, or anything within [0, length).
 std::vector<RowBounds> random_bounds(std::mt19937& random, const QueryRows& query, std::int32_t length) {
   std::vector<RowBounds> bounds(query.count);
@@ -46,7 +57,8 @@ void forget_unseen(CellSpans& spans, const std::vector<RowBounds>& bounds) {
   std::erase_if(spans, [first](const CellSpan& span) { return span.end_position() <= first; });
   if (spans.empty()) return;
   const auto cut = static_cast<std::uint32_t>(std::max(0, first - spans[0].position));
-  spans[0] = {spans[0].cell + cut, spans[0].length - cut, spans[0].position + static_cast<std::int32_t>(cut)};
+  spans[0] = {spans[0].cell + cut, spans[0].length - cut, spans[0].position + static_cast<std::int32_t>(cut),
+              spans[0].moved};
 }
 
 std::int64_t keys_of(const AttentionPlan& plan, const Tile& tile) {
@@ -77,6 +89,7 @@ TEST(AttentionPlan, CoversEachVisibleKeyOnceOverRandomSteps) {
         }
         spans = joined;
       }
+      if (random() % 2) move_some(random, spans);
       histories.push_back(std::move(spans));
       const auto count = 1 + static_cast<std::uint32_t>(random() % std::min(length, random() % 2 ? 4 : 60));
       queries.push_back({row, count, length - static_cast<std::int32_t>(count)});

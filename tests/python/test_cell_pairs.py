@@ -158,24 +158,32 @@ def test_what_is_no_pair_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_shift_turns_what_is_kept_in_four_bits(place: Any) -> None:
-    """Blocks that turn are kept anew; values, and keys that stay where they are, keep their bytes."""
-    base, dim, count, keep = 10000.0, 64, 40, 4
-    caches = kv.caches.CausalCache(1, 2, dim, 128, dtype="q4h", rope={"base": base}, device=place)
-    k = np.random.default_rng(3).standard_normal((count, 2, dim), np.float32)
-    with kv.PrefixCache(caches) as cache, cache.begin(range(count)) as session:
-        session.decode().put(0, k, 2 * k)
-        before, values = session.kv(0)
-        session.shift(keep)
-        dropped = count - session.length
-        angles = -dropped * base ** (-np.arange(dim // 2) / (dim // 2))
-        a, b = np.split(before[keep + dropped :].astype(np.float64), 2, -1)
-        moved = np.concatenate([a * np.cos(angles) - b * np.sin(angles), a * np.sin(angles) + b * np.cos(angles)], -1)
-        got, got_values = session.kv(0)
-        np.testing.assert_array_equal(got[:keep], before[:keep])
-        np.testing.assert_array_equal(got_values, np.concatenate([values[:keep], values[keep + dropped :]]))
-        off = (got[keep:] - moved).reshape(-1, 32)
-        largest = np.abs(turned(moved.astype(np.float32).reshape(-1, 32), 0.25)).max(1)
-        # Each of 32 numbers is off by a step of an eighth at most, and H / 8 of them by sqrt(32) / 8 of their length.
-        assert (np.linalg.norm(off, axis=1) <= 1.01 * largest / 8 * np.sqrt(32) * np.sqrt(32) / 8).all()
-        assert np.abs(off).max() > 0.01
+def test_removals_one_by_one_keep_four_bits_anew_once_in_a_while(place: Any) -> None:
+    """Above so many numbers of positions keys settle: blocks that turn are kept anew; others, and values, stay."""
+    base, dim, count, keep, removals = 10000.0, 64, 40, 4, 18
+    c = kv.caches.CausalCache([0], 2, dim, 128, dtype="q4h", rope={"base": base}, device=place)
+    random = np.random.default_rng(3)
+
+    def write(rows: int) -> None:
+        first = c.length(0)
+        c.start_forward(range(first, first + rows), [0] * rows)
+        k = random.standard_normal((rows, 2, dim), np.float32)
+        c.put(0, k, 2 * k)
+
+    write(count)
+    before, values = (np.asarray(each) for each in c.get(0)[:2])
+    for _ in range(removals):
+        c.remove(0, keep, keep + 1)
+        write(1)
+    angles = -removals * base ** (-np.arange(dim // 2) / (dim // 2))
+    a, b = np.split(before[keep + removals :].astype(np.float64), 2, -1)
+    moved = np.concatenate([a * np.cos(angles) - b * np.sin(angles), a * np.sin(angles) + b * np.cos(angles)], -1)
+    got, got_values = (np.asarray(each)[:-removals] for each in c.get(0)[:2])
+    np.testing.assert_array_equal(got[:keep], before[:keep])
+    np.testing.assert_array_equal(got_values, np.concatenate([values[:keep], values[keep + removals :]]))
+    off = (got[keep:] - moved).reshape(-1, 32)
+    largest = np.abs(turned(moved.astype(np.float32).reshape(-1, 32), 0.25)).max(1)
+    # Each of 32 numbers is off by a step of an eighth at most, and H / 8 of them by sqrt(32) / 8 of their length.
+    assert (np.linalg.norm(off, axis=1) <= 1.01 * largest / 8 * np.sqrt(32) * np.sqrt(32) / 8).all()
+    assert np.abs(off).max() > 0.01
+    assert c.check() == []

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import ATTENTION, close
 from fakes import compute, run, state_of
 from kinds_fakes import image, make, words
-from rope_model import RopeModel
+from rope_model import RopeModel, attention, rotate
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -357,35 +358,81 @@ def test_the_session_and_its_branches_are_private_from_then_on() -> None:
     assert cache.check() == []
 
 
-def test_room_for_the_copies_is_found_first() -> None:
-    """Shared cells are copied; where there is no room for that the shift is refused and nothing has changed."""
-    layers = kv.caches.CausalCache(1, 2, 16, 70, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
+def test_a_shift_needs_no_room(place: Any) -> None:
+    """Cells that others hold stay theirs, and are the shifted conversation's, too: nothing is copied."""
+    layers = kv.caches.CausalCache(1, 2, 16, 62, v_head_dim=6, dtype="float32", rope=ROPE, device=place)
     cache, model = kv.PrefixCache(layers, host_bytes=0, growth=0), RopeModel(1, 16, 6, [ROPE])
     text = words(1, 60)
     with cache.begin(text) as session, cache.begin(text) as other:
         compute(session, model)
         compute(other, model)
-        before = state_of(cache)
-        with pytest.raises(kv.errors.CacheFullError) as info:
-            session.shift(4)
-        assert (info.value.needed, info.value.free) == (28, 10)
-        assert (session.tokens.tolist(), state_of(cache)) == (text, before)
-        session.append(5)
-        model(session.decode())
-        other.close()
+        free = layers.free_cells
+        assert free == 2
+        assert session.shift(4) is None
+        assert layers.free_cells == free
+        for each in (session, other):
+            each.append(5)
+            model(each.decode())
+        session.append([6, 7])
+        with pytest.raises(kv.errors.CacheFullError):
+            next(session.prefill())
+        session.rewind(session.length)
+        assert cache.check() == []
     run(cache, words(3, 5), model)
     assert cache.check() == []
 
 
-def test_prompts_that_nobody_uses_make_room_for_the_copies() -> None:
-    layers = kv.caches.CausalCache(1, 2, 16, 100, v_head_dim=6, dtype="float32", rope=ROPE, device="host")
-    cache, model = kv.PrefixCache(layers, host_bytes=0, growth=0), RopeModel(1, 16, 6, [ROPE])
-    run(cache, words(9, 35), model)
-    with cache.begin(words(1, 60)) as session:
-        compute(session, model)
-        assert session.shift(4) is None
-        session.append(5)
-        model(session.decode())
+class Written:
+    """One layer's rows as a cache stored them once: what attention reads after each shift, in float64."""
+
+    def __init__(self, session: Any, dim: int) -> None:
+        self.session, self.dim = session, dim
+        self.rows: list[tuple[Any, Any, int]] = []  # K and V as stored, and the position at which that was
+        self.random = np.random.default_rng(6)
+
+    def numbers(self, count: int, heads: int) -> Any:
+        return self.random.standard_normal((count, heads, self.dim)).astype(np.float32)
+
+    def rotated(self, x: Any, positions: Any) -> Any:
+        return rotate(x, positions, self.dim, ROPE["base"], False)
+
+    def write(self, step: Any) -> None:
+        """All rows of a step; the last one's attention is compared."""
+        positions = np.asarray(step.positions)
+        count = len(positions)
+        q, k, v = self.numbers(count, 4), self.numbers(count, 2), self.numbers(count, 2)
+        q, k = self.rotated(q, positions), self.rotated(k, positions)
+        out = np.asarray(step.attend(0, q, k, v))
+        kept = [np.asarray(part)[-count:].astype(np.float32) for part in self.session.kv(0)]
+        self.rows += zip(*kept, positions.tolist())
+        moves = np.arange(len(self.rows)) - [each[2] for each in self.rows]
+        keys = self.rotated(np.stack([each[0] for each in self.rows]), moves)
+        close(out[-1], attention(q[-1], keys, np.stack([each[1] for each in self.rows])), ATTENTION, each=True)
+
+
+def work_of(place: Any) -> list[int]:
+    return [] if place == "host" else [place.memory()[each] for each in ("kv_bytes_moved", "copy_bytes", "launches")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "q8_0", "q4h"])
+def test_a_hundred_shifts_move_no_byte_and_lose_nothing(place: Any, dtype: str) -> None:
+    layers = kv.caches.CausalCache(1, 2, 64, 64, dtype=dtype, rope=ROPE, device=place)
+    cache = kv.PrefixCache(layers, host_bytes=0)
+    with cache.begin(words(1, 48)) as session:
+        written = Written(session, 64)
+        written.write(session.decode())
+        for round_ in range(100):
+            length, keep = session.length, (4, 0, 30)[round_ % 3]
+            before = (
+                [] if place == "host" else [layers.device.memory()[each] for each in ("kv_bytes_moved", "launches")]
+            )
+            assert session.shift(keep, limit=length) is None
+            if place != "host":
+                assert before == [layers.device.memory()[each] for each in ("kv_bytes_moved", "launches")]
+            del written.rows[keep : keep + length - session.length]
+            session.append(words(round_, length - session.length))
+            written.write(session.decode())
+        assert cache.check() == []
     assert cache.check() == []
 
 
