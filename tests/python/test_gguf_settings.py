@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,32 @@ def test_unknown_keys_are_told_once_by_name(tmp_path: Path) -> None:
         assert kv.models.load(path).fingerprint == wanted
     assert len(told) == 1
     assert "nothing here knows of general.shoe_size, llama.attention.novelty, somebody.said" in str(told[0].message)
+
+
+def test_the_account_has_no_second_vocabulary(tmp_path: Path) -> None:
+    """It outlives the loading, and the tokenizer has the tokens: a list longer than any model is deep is counted."""
+    tokens = ["a", "b", "ab", *(f"<{index}>" for index in range(3, 1100))]
+
+    def vocabulary(writer: Any) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list(tokens)
+        writer.add_token_types([1] * 1100)
+        writer.add_token_merges(["a b"])
+
+    config, weights = checkpoint("llama-gqa-tied")
+    table = np.zeros((1100, config.hidden_size), np.float32)
+    config = dataclasses.replace(config, vocab_size=1100)
+    file = write(
+        config,
+        {**weights, "model.embed_tokens.weight": table},
+        tmp_path / "model.gguf",
+        tokenizer=vocabulary,
+    )
+    read = kv.models.describe(file)["model.gguf"].read
+    assert read["tokenizer.ggml.tokens"] == read["tokenizer.ggml.token_type"] == "1100 entries"
+    assert read["tokenizer.ggml.merges"] == ["a b"]
+    assert kv.models.load_tokenizer(file).raw.get_vocab() == {token: index for index, token in enumerate(tokens)}
 
 
 def test_the_page_is_current() -> None:

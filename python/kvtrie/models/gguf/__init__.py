@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ...errors import NotSupportedError
 from ..base import Model
@@ -25,8 +27,10 @@ from .keys import Keys
 from .kinds import refuse_other_kinds
 from .metadata import Description
 from .names import checkpoint_sources
-from .reader import read_gguf
+from .reader import read_gguf, shown
 from .tokenizer import read_text, vocabulary_kind
+
+_MOST_LISTED = 1024  # entries of a list that the account keeps: more than any model has layers
 
 # By general.architecture: the family that computes it, and how it stands in these files. Some have another family for
 # certain files (_OF_SOME): "llama/experts".
@@ -74,7 +78,8 @@ def read(path: Path, mtp: bool = False) -> Parts:
             ", ".join(sorted(each for each in ARCHITECTURES if "/" not in each)),
         )
     family, form = _form(keys)
-    settled = settle(file.values, file_settings(keys.architecture, form, *vocabulary_kind(keys)), str(path))
+    settings = file_settings(keys.architecture, form, *vocabulary_kind(keys))
+    settled = settle(_without_vocabulary(file.values), settings, str(path))
     text = read_text(keys)
     ends = {} if text is None else {"bos_token_id": text.bos_id, "eos_token_id": text.end_ids}
     config = family.parse_config({**form.read(Description(file, keys, form.divided)), **ends}, None, str(path))
@@ -87,6 +92,18 @@ def read(path: Path, mtp: bool = False) -> Parts:
             "tokenizer.ggml.tokens", text.tokenizer.vocab_size, f"up to {config.vocab_size}, the rows of token_embd"
         )
     return Parts(family, config, sources, text.tokenizer, settled)
+
+
+def _without_vocabulary(values: Mapping[str, object]) -> dict[str, object]:
+    """For the account, which outlives the loading: how many entries a long list has. The tokenizer has them itself.
+
+    9 MiB for 49,152 tokens and their merges.
+    """
+    return {key: shown(value) if _is_long(value) else value for key, value in values.items()}
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, (list, np.ndarray)) and len(value) > _MOST_LISTED
 
 
 def _head_shapes(family: type[Model], config: ModelConfig, keys: Keys) -> Shapes:
