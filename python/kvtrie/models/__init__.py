@@ -28,6 +28,7 @@ from .base import DTYPES, Model
 from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
+from .freed import give_back
 from .hub import find_model
 from .mtp import build_head, head_sources
 from .reader import Raw
@@ -344,6 +345,7 @@ def _build(
         model.account = account
         if head is not None:
             model.mtp = build_head(model, head, progress or None)
+        give_back()
         return model
     finally:
         if close is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from .. import ops
 from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
+from .freed import give_back
 from .step_inputs import Rows, checked_tokens
 from .warmed import Warmed
 from .weights import Progress
@@ -106,6 +107,7 @@ def _run(model: Warmed, parts: list[Callable[[], None]], progress: Progress | No
         if progress is not None:
             progress(done, len(parts))
     model.device.finish()
+    give_back()
 
 
 def _all_parts(model: Warmed, dtype: str | None) -> list[Callable[[], None]]:
