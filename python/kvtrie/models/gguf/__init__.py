@@ -95,10 +95,7 @@ def read(path: Path, mtp: bool = False) -> Parts:
 
 
 def _without_vocabulary(values: Mapping[str, object]) -> dict[str, object]:
-    """For the account, which outlives the loading: how many entries a long list has. The tokenizer has them itself.
-
-    9 MiB for 49,152 tokens and their merges.
-    """
+    """For the account, which outlives the loading: how many entries a long list has. The tokenizer has them itself."""
     return {key: shown(value) if _is_long(value) else value for key, value in values.items()}
 
 
