@@ -1,9 +1,20 @@
 """The seconds that steps of so many rows take, by those that were made, and how many drafts pay then (_drafting.py).
 
-    rows       4      8     16     32
-    seconds    s4     s8    s16    s32
+    rows       1, 2, 3, 4     5 .. 8     9 .. 16     17 .. 24     ...    each block has an estimate, as products
+    seconds    s1 ... s4      s8         s16         s24                 take rows in blocks
 
-Threads: that of the answer, or of the batch. Units: seconds, rows.
+What drafting may lose is bounded by a credit, which all answers of a step share. Its unit is a step without drafts:
+
+    at first                                     1
+    a step                                     + 0.01
+    a right draft of one of n answers          + 1 / n
+    a look for drafts, rows of drafts          - what they took
+    a step that would lose more than there is    has fewer drafts, or none
+
+So n steps take at most 1.01 n + 1 of the time that they take without drafts, by what is known of the costs, whatever
+is drafted; what was won is counted up to 8.
+
+Threads: that of the answer, or of the batch. Units: seconds, rows; of the credit, steps.
 """
 
 from __future__ import annotations
@@ -17,18 +28,50 @@ __all__ = ["GAIN", "KEPT", "Costs", "counts", "lower_quartile"]
 
 KEPT = 9  # measurements of each; the lower quartile counts, so that what disturbs some of them does not
 GAIN = 1.03  # least, for which it is worth it
-_FINE = 16  # rows; of more the costs are known in steps of half of it
+_SINGLE = 4  # rows: up to so many each number has an estimate of its own
+_BLOCK = 8  # rows: of more, those of one block share one
+_FIRST, _EARNED, _MOST_CREDIT = 1.0, 0.01, 8.0  # steps; see above
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
 class Costs:
-    """The seconds that steps of so many rows take. One for all answers that share steps."""
+    """The seconds that steps of so many rows take. One for all answers that share steps.
 
-    def __init__(self) -> None:
+    ``credit``: how many steps' time drafts may lose at first.
+    """
+
+    def __init__(self, credit: float = _FIRST) -> None:
+        self._credit = credit
+        self._won = 0  # right drafts of the step that is under way
+        self._paid = 0.0  # seconds that looks for its drafts took
         self._seconds: dict[int, deque[float]] = {}
         self._low: dict[int, float] = {}  # of each of them, what counts
         self._begun: set[int] = set()
         self._unit: float | None = None  # seconds of one row by the quickest step so far and the guess; None: no step
+
+    def won(self, tokens: int) -> None:
+        """So many drafts of the step that is under way were right."""
+        self._won += tokens
+
+    def paid(self, seconds: float) -> None:
+        """Looks for drafts of the next step took so long."""
+        self._paid += seconds
+
+    def stepped(self, rows: int, drafts: int, decoding: int, seconds: float) -> None:
+        """A step of so many rows took ``seconds``, looks for its drafts left out; ``decoding``: answers that had a
+        token of it anyway."""
+        self.measured(rows, seconds)
+        self.settle(max(self.of(rows) - self.of(rows - drafts), 0.0), decoding)
+
+    def settle(self, extra: float, decoding: int) -> None:
+        """The step is over, and its drafts took ``extra`` seconds more."""
+        change = _EARNED + self._won / decoding - (extra + self._paid) / self.of(decoding)
+        self._credit = min(self._credit + change, max(_MOST_CREDIT, self._credit))
+        self._won, self._paid = 0, 0.0
+
+    def affords(self, extra: float, decoding: int) -> bool:
+        """Whether drafts that take so many seconds more may all be wrong."""
+        return extra <= self._credit * self.of(decoding)
 
     def measured(self, rows: int, seconds: float) -> None:
         """The first step of each number of rows compiles and records, and counts only as long as there is no other."""
@@ -46,7 +89,8 @@ class Costs:
         """Seconds, of some unit as long as nothing is measured.
 
         Between two numbers that were measured they lie on the line through them, and beyond all on that through the
-        first and the last.
+        first and the last, or, of blocks, as far above the last as is guessed, where that is more: where rows were free
+        so far, those of the next block need not be.
         """
         rows = _class_of(rows)
         if rows in self._low:
@@ -55,15 +99,21 @@ class Costs:
         if len(known) < 2 or rows < known[0]:
             unit = self._low[known[0]] / _guess(known[0]) if known else 1.0 if self._unit is None else self._unit
             return unit * _guess(rows)
+        if rows > known[-1]:
+            first, last = known[0], known[-1]
+            guessed = self._low[last] * _guess(rows) / _guess(last) if rows > _SINGLE else 0.0
+            return max(guessed, self._between(first, last, rows))
         at = bisect_left(known, rows)
-        first, last = (known[at - 1], known[at]) if at < len(known) else (known[0], known[-1])
+        return self._between(known[at - 1], known[at], rows)
+
+    def _between(self, first: int, last: int, rows: int) -> float:
         low, high = self._low[first], self._low[last]
         return low + max(high - low, 0.0) * (rows - first) / (last - first)
 
     def shares(
         self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
     ) -> list[int]:
-        """How many drafts of each answer a step checks; all 0 where that does not pay.
+        """How many drafts of each answer a step checks; all 0 where that does not pay, or the credit is used up.
 
         ``chances``: how likely a draft of each is right; ``limits``: how many each may have. ``rows``: of the step
         without drafts, of which ``decoding`` give a token each, and all others are of prompts. ``prices``: the seconds
@@ -81,10 +131,10 @@ class Costs:
         )
         plain, all_plain = self.of(decoding), self.of(rows)
         best, most = 0, GAIN * decoding / plain
-        for count in counts(len(places)):
-            seconds = plain + max(self.of(rows + count) - all_plain, 0.0) + (0.0 if paid is None else paid[count])
-            rate = tokens[count] / seconds
-            if rate >= most:
+        for count in counts(len(places), rows):
+            extra = max(self.of(rows + count) - all_plain, 0.0) + (0.0 if paid is None else paid[count])
+            rate = tokens[count] / (plain + extra)
+            if rate >= most and self.affords(extra, decoding):
                 best, most = count, rate
         given = [0] * len(chances)
         for _, at in places[:best]:
@@ -97,20 +147,20 @@ def lower_quartile(seconds: Sequence[float]) -> float:
 
 
 def _class_of(rows: int) -> int:
-    """The number of rows that stands for it."""
-    half = _FINE // 2
-    return rows if rows <= _FINE else -(-rows // half) * half
+    """The number of rows that stands for it: the last of its block."""
+    return rows if rows <= _SINGLE else _BLOCK if rows <= _BLOCK else -(-rows // _BLOCK) * _BLOCK
 
 
 def _guess(rows: int) -> float:
     return float(rows**_GUESS)
 
 
-def counts(most: int) -> Iterator[int]:
-    """Of drafts that are worth a look: few, as steps of each number of rows are measured, and small ones recorded."""
-    count = 1
+def counts(most: int, rows: int = 1) -> Iterator[int]:
+    """Of drafts beside so many rows that are worth a look: about 1, 3, 7, 15 ..., those that fill a block of rows, and
+    all. They are few, as steps of each number of rows are measured, and small ones recorded."""
+    count = _class_of(rows + 1) - rows
     while count < most:
         yield count
-        count = 2 * count + 1
+        count = _class_of(rows + 2 * count + 1) - rows
     if most > 0:
         yield most

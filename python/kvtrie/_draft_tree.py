@@ -151,6 +151,8 @@ class Trees:
         most = GAIN / costs.of(1)
         for paths in self._shapes(found):
             seconds = self.seconds(len(paths), sum(map(len, paths)) + len(paths), costs)
+            if not costs.affords(seconds - costs.of(1), 1):
+                continue
             rate = self.tokens(paths, chance) / seconds
             if rate >= most * (_MARGIN if len(paths) > max(len(chosen), 1) else 1.0):
                 chosen, most = paths, rate

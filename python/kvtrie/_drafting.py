@@ -11,7 +11,8 @@ The next row goes to the answer whose next draft is likeliest to be right. What 
 rows of prompts in the same step are there anyway, and are not held against the drafts.
 
 Where drafts of an answer do not pay, it rests for 16 tokens, then is tried again, and rests twice as long each time
-that this fails, so that a text without repetitions is made about as fast as without drafts. Times decide how many
+that this fails. What looks and wrong drafts may take is bounded by a credit of all answers that share steps
+(_draft_costs.py), so that a text without repetitions is made about as fast as without drafts. Times decide how many
 drafts there are, never what they become.
 
 Threads: that of the answer, or of the batch. Units: seconds, tokens.
@@ -152,6 +153,7 @@ class Drafting:
         self._spent = seconds
         if self._asked:
             self._prices.append(seconds / count)
+            self.costs.paid(seconds)
         self._asked = True
 
     def take_spent(self) -> float:
@@ -163,9 +165,10 @@ class Drafting:
         """A step of this answer alone took so long, with the drafting before it; ``paths``: of a tree of drafts."""
         seconds -= self.take_spent()
         if paths == 1:
-            self.costs.measured(rows, seconds)
+            self.costs.stepped(rows, rows - 1, 1, seconds)
         else:
             self._trees.measured(paths, rows, seconds, self.costs)
+            self.costs.settle(max(self._trees.seconds(paths, rows, self.costs) - self.costs.of(1), 0.0), 1)
 
     def _known(self, found: Sequence[int]) -> list[int]:
         for token in found:
@@ -179,6 +182,7 @@ class Drafting:
         drafted = len(paths[path])
         self.proposed += sum(map(len, paths))
         self.accepted += right
+        self.costs.won(right)
         others = self._trees.verified(paths, path, right) if len(paths) > 1 else 0
         self._tried = self._tried * _FORGET + min(right + 1, drafted)
         self._right = self._right * _FORGET + right - others

@@ -189,9 +189,11 @@ class Batch(Live):
             self._compute(leading(pending))
         self._choose()
         self._leave()
-        if self._rows > 0 and self._shares[1] > 0:
+        of_prompts, decoding = self._shares
+        if self._rows > 0 and decoding > 0:
             spent = sum(each.drafting.take_spent() for each in pending if each.drafting is not None)
-            self._costs.measured(self._rows, time.perf_counter() - began - spent)
+            drafts = self._rows - of_prompts - decoding
+            self._costs.stepped(self._rows, drafts, decoding, time.perf_counter() - began - spent)
         return len(self) > 0
 
     def close(self) -> None:

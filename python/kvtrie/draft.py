@@ -64,6 +64,7 @@ class PromptLookup:
             raise ArgumentError(f"[draft] least: got {least!r}, allowed 1 or more")
         self._least = least
         self._text: list[int] = []
+        self._seen = np.empty(0, np.int32)  # the same
         self._places: dict[tuple[int, ...], list[int]] = {}  # behind those tokens
 
     def __call__(self, tokens: Tokens, most: int) -> list[int]:
@@ -82,8 +83,9 @@ class PromptLookup:
 
     def _read(self, tokens: Tokens) -> None:
         count = len(self._text)
-        if count > len(tokens) or not np.array_equal(tokens[:count], self._text):
+        if not np.array_equal(tokens[:count], self._seen):
             self._text, self._places, count = [], {}, 0
+        self._seen = np.array(tokens, np.int32)
         self._text += tokens[count:].tolist()
         for end in range(max(count, self._least - 1) + 1, len(self._text) + 1):
             places = self._places.setdefault(tuple(self._text[end - self._least : end]), [])

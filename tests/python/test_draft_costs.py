@@ -6,13 +6,14 @@ Without a model and without a clock: steps take what a test says.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from kvtrie._batch_drafts import find_drafts
-from kvtrie._drafting import Costs, Drafting
+from kvtrie._drafting import MOST, Costs, Drafting
 
 
 def naive_shares(costs: Costs, chances: list[float], limits: list[int], rows: int, decoding: int) -> float:
@@ -34,7 +35,7 @@ def test_rows_go_where_they_are_likeliest_to_be_right() -> None:
         chances, limits = random.random(answers).tolist(), random.integers(0, 6, answers).tolist()
         decoding = answers + int(random.integers(0, 3))
         rows = decoding + int(random.integers(0, 2)) * int(random.integers(0, 40))
-        costs, slope = Costs(), float(random.choice([0.01, 0.1, 1.0]))
+        costs, slope = Costs(credit=math.inf), float(random.choice([0.01, 0.1, 1.0]))
         for total in range(1, 64):
             for _ in range(2):
                 costs.measured(total, 1 + slope * total)
@@ -48,45 +49,78 @@ def test_rows_go_where_they_are_likeliest_to_be_right() -> None:
             assert sum(given) == 0
 
 
+class Clock:
+    """Seconds, as a test says."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Guessed:
     """An answer without a model, as far as drafts are asked for: of them ``right`` in 100 are."""
 
     in_prompt, most_drafts, live = False, 1000, None
 
-    def __init__(self, costs: Costs, right: int) -> None:
-        self.drafting = Drafting([lambda _session, most: [0] * most], costs)
+    def __init__(self, costs: Costs, right: int, clock: Clock, look: float, known: int = MOST) -> None:
+        def drafter(_session: object, most: int) -> list[int]:
+            clock.now += look
+            return [0] * min(most, known)
+
+        self.drafting = Drafting([drafter], costs, clock=clock)
         self.right, self.drafted = right, 0
 
 
-def played(rights: list[int], seconds: Callable[[int], float], steps: int) -> tuple[float, list[Guessed]]:
-    """So many steps of a batch of such answers: their tokens a second, with drafts over without."""
+def played(
+    rights: list[int], seconds: Callable[[int], float], steps: int, look: float = 0.0, known: int = MOST
+) -> tuple[list[float], list[Guessed]]:
+    """So many steps of a batch of such answers: behind each their tokens a second so far, with drafts over without.
+    ``look``: seconds that a drafter takes; ``known``: drafts that it gives at most."""
     print("seed 43")
-    costs, random = Costs(), np.random.default_rng(43)
-    answers = [Guessed(costs, right) for right in rights]
-    tokens, spent = 0, 0.0
+    costs, random, clock = Costs(), np.random.default_rng(43), Clock()
+    answers = [Guessed(costs, right, clock, look, known) for right in rights]
+    tokens, ratios = 0, []
     for _ in range(steps):
         drafts = find_drafts(answers, len(answers), costs, pytest.fail)  # type: ignore[arg-type]  # what it looks at
-        rows = len(answers) + sum(map(len, drafts.values()))
-        costs.measured(rows, seconds(rows))
-        spent += seconds(rows)
+        count = sum(map(len, drafts.values()))
+        rows = len(answers) + count
         tokens += len(answers)
         for each, own in drafts.items():
             right = next((at for at in range(len(own)) if random.integers(100) >= each.right), len(own))  # type: ignore[attr-defined]
             each.drafting.verified([own], 0, right)  # type: ignore[union-attr]
             each.drafted += len(own)  # type: ignore[attr-defined]
             tokens += right
-    return tokens / spent / (len(answers) / seconds(len(answers))), answers
+        clock.now += seconds(rows)
+        costs.stepped(rows, count, len(answers), seconds(rows))
+        ratios.append(tokens / clock.now / (len(answers) / seconds(len(answers))))
+    return ratios, answers
 
 
-@pytest.mark.parametrize("slope", [0.02, 0.1, 0.25])
-def test_drafts_that_are_never_right_cost_next_to_nothing(slope: float) -> None:
-    ratio, _ = played([0] * 4, lambda rows: 1 + slope * (rows - 1), 400)
-    assert ratio >= 0.95
+def blocks(rows: int) -> float:
+    """Seconds of steps whose products take rows in blocks of 4, 8, 16: measured ratios of SmolLM2 on a processor."""
+    return 1.0 if rows <= 4 else 1.55 if rows <= 8 else 2.4 if rows <= 16 else 2.4 * rows / 16
+
+
+def sloping(slope: float) -> Callable[[int], float]:
+    return lambda rows: 1 + slope * (rows - 1)
+
+
+@pytest.mark.parametrize("look", [0.0, 0.005, 0.05])
+@pytest.mark.parametrize("seconds", [blocks, sloping(0.02), sloping(0.25)])
+@pytest.mark.parametrize("answers", [1, 2, 4])
+def test_drafts_that_are_never_right_cost_next_to_nothing(
+    answers: int, seconds: Callable[[int], float], look: float
+) -> None:
+    """Never slower than 0.97 of plain decoding behind 100 steps or more; ``look``: of a step without drafts."""
+    for right, known in ((0, 0), (0, 1), (0, MOST), (15, 2), (15, MOST)):
+        ratios, _ = played([right] * answers, seconds, 300, look * seconds(answers), known)
+        assert min(ratios[99:]) >= 0.97, (right, known)
 
 
 def test_those_that_are_right_draft_and_the_others_rest() -> None:
-    ratio, answers = played([95, 0, 95, 0], lambda rows: 1 + 0.02 * (rows - 1), 400)
-    assert ratio > 2
+    ratios, answers = played([95, 0, 95, 0], sloping(0.02), 400)
+    assert ratios[-1] > 2
     assert min(answers[0].drafted, answers[2].drafted) > 20 * max(answers[1].drafted, answers[3].drafted)
 
 
