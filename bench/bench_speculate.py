@@ -11,9 +11,15 @@ same answers:
     records   28 fields, each with one of three values: six earlier answers are known, each with values of its own. What
               comes is forced. Also with trees of two and three ways (kv.DraftTree), beside one
     shapes    what a step of several paths takes, against a line of as many rows
+    rows      what a step of four answers takes with so many drafts, against one without, by the processor's seconds
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
               the file, and four chats
+
+Where ``./dev peers`` has built llama.cpp, its drafters answer the first five beside ours, from the same file and with
+as many threads: each of its n-gram drafters and its prompt lookup with a few settings once
+(peers/llama_drafts.py), the quickest of them then in turns with ours. "Same text" says whether that is what its own
+plain decoding gives.
 
 "Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
 computed, chosen and checked as ever; only which one is likeliest is given. The model is SmolLM2-135M, which
@@ -24,23 +30,26 @@ no second one that drafts. The index of "suffix" is made, and has read what was 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+import drafts_of_llama
 import kvtrie as kv
 import random_models
 import smollm2
 from colours import GUIDE
 from report import Report, Rows, arguments
-from timing import race
+from timing import Race, race
 
 TOKENS = 200  # of each answer but the edit
 PROMPT = {"prompt": "prompt"}
 TREE = {"tree": ["tree", "prompt"]}
 SUFFIX = {"suffix": "suffix"}
 WAYS = {f"{ways} ways": kv.DraftTree("suffix", ways) for ways in (2, 3)}
+PEERED = ("edits", "repeats", "quotes", "elsewhere", "chat 1")  # which llama.cpp answers, too
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
     "Explain in a few sentences why the sky is blue.",
@@ -176,34 +185,47 @@ def known(model: Any, name: str, task: Task | Four) -> kv.PrefixCache:
     return cache
 
 
-def measured(report: Report, model: Any, name: str, task: Task | Four, rounds: int) -> None:
-    """A row for each drafter."""
+def measured(
+    report: Report, model: Any, name: str, task: Task | Four, rounds: int, peer: drafts_of_llama.Peer | None
+) -> None:
+    """A row for each drafter, and one for ``peer``, which answers single texts of one way."""
     cache = known(model, name, task)
     made: dict[str, kv.Generation[int] | Answers] = {}
     steps: dict[str, int] = {}
 
+    seconds: dict[str, list[float]] = {}  # of the processor
+
     def side(which: str, draft: Any) -> Callable[[], None]:
         def run() -> None:
-            before = cache.stats()["steps"]
+            before, began = cache.stats()["steps"], time.process_time()
             made[which] = task.answer(model, cache, draft)
+            seconds.setdefault(which, []).append(time.process_time() - began)
             steps[which] = cache.stats()["steps"] - before
 
         return run
 
     sides = {"plain": side("plain", None), **{which: side(which, draft) for which, draft in task.drafts.items()}}
-    raced = race(sides, rounds=rounds, warm_up=1)
+    other = None
+    if peer is not None and isinstance(task, Task) and name in PEERED:
+        other = peer.answers(task.prompt, task.text, task.count, task.known, again=name == "repeats")
+        sides.update(other.sides)
+    raced = race(sides, rounds=rounds, warm_up=1, clocked=() if other is None else other.sides)
     for which in task.drafts:
         drafted = made[which]
         assert made["plain"].tokens == drafted.tokens, f"{name}, {which}"
         ratio, rate = raced.ratio("plain", which), task.count / raced[which].median
+        of_processor = Race({each: spent[-rounds:] for each, spent in seconds.items()}).ratio("plain", which)
         beside = f", suffix / this {raced.ratio('suffix', which)}" if which in WAYS else ""
         report.row(
             f"{name:10} {which:6} {ratio}  {rate:6.1f} tokens/s, {drafted.accepted} of {drafted.proposed} drafts "
-            f"right, {steps['plain']} steps, with drafts {steps[which]}{beside}",
-            task=name, drafter=which, ratio=ratio, tokens_per_second=rate,
+            f"right, {steps['plain']} steps, with drafts {steps[which]}, by the processor's seconds {of_processor}"
+            + beside,
+            task=name, drafter=which, ratio=ratio, processor_ratio=of_processor, tokens_per_second=rate,
             plain_tokens_per_second=task.count / raced["plain"].median, proposed=drafted.proposed,
             accepted=drafted.accepted, steps={"plain": steps["plain"], "drafted": steps[which]},
         )  # fmt: skip
+    if other is not None:
+        other.row(report, name, raced, list(task.drafts))
     cache.close()
 
 
@@ -229,6 +251,38 @@ def measured_shapes(report: Report, model: Any, text: Sequence[int], rounds: int
     cache.close()
 
 
+def measured_rows(report: Report, model: Any, text: Sequence[int], rounds: int) -> None:
+    """What a step of four answers takes with drafts of one, against one without, each behind 100 tokens."""
+    cache = kv.PrefixCache(model.caches(capacity=1024, warm_up=False))
+    sessions = [cache.begin(text[at : at + 100]) for at in (0, 200, 400, 600)]
+    for session in sessions:
+        for step in session.prefill():
+            model(step)
+        session.append(text[100])
+
+    def side(drafts: int) -> Callable[[], float]:
+        def run() -> float:
+            began = time.process_time()
+            step = cache.batch(sessions, drafts=[text[101 : 101 + drafts], [], [], []] if drafts else None)
+            np.asarray(kv.ops.argmax(model(step, all_rows=drafts > 0)))
+            if drafts > 0:
+                step.accept([0] * 4)
+            spent = time.process_time() - began
+            for each in sessions:
+                each.rollback(1)
+                each.append(text[100])
+            return spent
+
+        return run
+
+    sides = {str(4 + drafts): side(drafts) for drafts in (0, 1, 4, 5, 12)}
+    raced = race(sides, rounds=3 * rounds, clocked=sides)
+    for rows in ("5", "8", "9", "16"):
+        ratio = raced.ratio(rows, "4")
+        report.row(f"a step of 4 answers with {rows} rows / with 4: {ratio}", task="rows", rows=int(rows), ratio=ratio)
+    cache.close()
+
+
 @functools.cache
 def large() -> Any:
     """The model in float32, which four times as many bytes are read for."""
@@ -239,7 +293,7 @@ def large() -> Any:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
-    rows = [row for row in rows if row["task"] != "shapes"]
+    rows = [row for row in rows if row["task"] not in ("shapes", "rows")]  # llama.cpp's: over its own plain decoding
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['drafter']}" for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)
@@ -265,15 +319,18 @@ def main() -> None:
         text = model.tokenizer.encode(smollm2.text())
         questions = [list(model.chat_tokens([{"role": "user", "content": each}])) for each in QUESTIONS]
     model.warm_up()
+    peer = None if options.small else drafts_of_llama.peer(smollm2.path())
+    if "rows".startswith(options.task):
+        measured_rows(report, model, text, options.rounds)
     if "shapes".startswith(options.task):
         measured_shapes(report, model, text, options.rounds)
     for name, task in tasks(list(text), questions).items():
         if name.startswith(options.task):
-            measured(report, model, name, task, options.rounds)
+            measured(report, model, name, task, options.rounds, peer)
     if not options.small:
         for name, task in model_tasks(questions, model).items():
             if name.startswith(options.task):
-                measured(report, large(), name, task, options.rounds)
+                measured(report, large(), name, task, options.rounds, None)
     report.close(draw)
 
 
