@@ -13,7 +13,7 @@ set(batch_1 arrays base_class cache_class caches errors explain operands ops ops
 set(batch_2 convert device encoder inspect instances keys ops_sample path_argument replay token_texts
     tokens)
 set(batch_3 clock collector dlpack_import ending gil hybrid module signatures tensor)
-set(batch_4 ops_experts recurrent refusals remote_store step_graph trie)
+set(batch_4 ops_chosen ops_experts recurrent refusals remote_store step_graph trie)
 set(batch_5 prefix_cache prefix_cache_stats quotas session session_accept session_rows)
 pybind11_add_module(_core MODULE NO_EXTRAS)
 foreach(batch RANGE 1 5)

@@ -15,6 +15,7 @@ void init_tensor(py::module_& m);
 void init_ops(py::module_& m);
 void init_ops_experts(py::module_& m);
 void init_ops_recurrent(py::module_& m);
+void init_ops_chosen(py::module_& m);
 void init_ops_sample(py::module_& m);
 void init_ops_weights(py::module_& m);
 void init_caches(py::module_& m);
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_core_contents, m) {
   kvtrie::binding::init_tensor(m);
   kvtrie::binding::init_ops(m);
   kvtrie::binding::init_ops_recurrent(m);
+  kvtrie::binding::init_ops_chosen(m);
   kvtrie::binding::init_ops_sample(m);
   kvtrie::binding::init_ops_weights(m);
   kvtrie::binding::init_ops_experts(m);

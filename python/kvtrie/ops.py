@@ -21,9 +21,11 @@ PackedWeight: TypeAlias = _ops.PackedWeight
 RopeTable: TypeAlias = _ops.RopeTable
 add: Final = _ops.add
 argmax: Final = _ops.argmax
+attend_chosen: Final = _ops.attend_chosen
 attention: Final = _ops.attention
 can_route: Final = _ops.can_route
 causal_conv1d: Final = _ops.causal_conv1d
+choose_keys: Final = _ops.choose_keys
 clamp: Final = _ops.clamp
 concat: Final = _ops.concat
 embedding: Final = _ops.embedding
@@ -65,9 +67,11 @@ __all__ = [
     "StepGraphs",
     "add",
     "argmax",
+    "attend_chosen",
     "attention",
     "can_route",
     "causal_conv1d",
+    "choose_keys",
     "clamp",
     "concat",
     "embedding",

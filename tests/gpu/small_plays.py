@@ -9,7 +9,7 @@ import numpy as np
 
 import ptx
 from plays import Case, Play, assert_near, empty, launch
-from variants import OPERATIONS, Variant
+from variants import CHOSEN, OPERATIONS, Variant
 
 LANES = 64
 _VECTORS = ("ROW_VW=4",)
@@ -140,6 +140,64 @@ def sample(program: ptx.Program, seed: int) -> ptx.Report:
     report = launch(program, (1, rows, 1), LANES, memory, [logits, 0, empty(rows, dim), y, 0, dim, rows, table], seed)
     wanted = [drawn(logits[row], draws[row]) for row in range(rows)]
     assert memory.get(y, (rows,), np.int32).tolist() == wanted
+    return report
+
+
+# ---- chosen keys -----------------------------------------------------------------------------------------------------
+
+_KEYS, _SEEN = 150, (150, 90, 0)  # of three rows
+
+
+def _index(kind: Any, dim: int) -> tuple[Any, Any]:
+    """Queries [3][2][dim] and keys [150][dim] of whole numbers: scores are exact, and tie."""
+    random = np.random.default_rng(23)
+    return random.integers(-2, 3, (3, 2, dim)).astype(np.float32), random.integers(-2, 3, (_KEYS, dim)).astype(kind)
+
+
+def score_keys(program: ptx.Program, seed: int) -> ptx.Report:
+    (q, k), w = _index(np.float32, 36), np.array([[1, -2], [3, 1], [2, 2]], np.float32)
+    mask = np.where(np.arange(_KEYS) < np.array(_SEEN)[:, None], 0, -np.inf).astype(np.float32)
+    memory = ptx.GlobalMemory()
+    scores = memory.put(empty(3, _KEYS))
+    report = launch(program, (1, 3, 1), LANES, memory, [q, 0, k, 0, w, 0, mask, 0, scores, 2, _KEYS], seed)
+    wanted = np.einsum("rh,rhn->rn", w, np.maximum(np.einsum("rhd,nd->rhn", q, k), 0))
+    assert (memory.get(scores, (3, _KEYS), np.float32) == np.where(mask == 0, wanted, -np.inf)).all()
+    return report
+
+
+def choose_keys(program: ptx.Program, seed: int) -> ptx.Report:
+    """Fewer than a row sees, with ties at the limit, and more."""
+    scores = np.random.default_rng(24).integers(-3, 4, (3, _KEYS)).astype(np.float32)
+    scores[np.arange(_KEYS) >= np.array(_SEEN)[:, None]] = -np.inf
+    scores[0, 3] = -0.0
+    for count in (70, 120):
+        memory = ptx.GlobalMemory()
+        chosen = memory.put(np.full((3, count), -7, np.int32))
+        report = launch(program, (1, 3, 1), LANES, memory, [scores, 0, chosen, 0, _KEYS, count], seed)
+        wanted = np.full((3, count), -1)
+        for row, seen in enumerate(_SEEN):
+            best = np.sort(np.argsort(-scores[row, :seen], kind="stable")[:count])
+            wanted[row, : len(best)] = best
+        assert (memory.get(chosen, (3, count), np.int32) == wanted).all()
+    return report
+
+
+def attend_chosen(program: ptx.Program, seed: int) -> ptx.Report:
+    """Two blocks of keys, the last in part; numbers that are no key's between them; a row without a key."""
+    (q, k), count = _index(np.float32, 36), 70
+    chosen = np.random.default_rng(25).permuted(np.tile(np.arange(_KEYS, dtype=np.int32), (3, 1)), axis=1)[:, :count]
+    chosen[0, [5, 66]] = -1, _KEYS
+    chosen[2] = -1
+    memory = ptx.GlobalMemory()
+    out = memory.put(empty(3, 2, 24))
+    given = [q, 0, k, 0, chosen, 0, _KEYS, count, 2, np.float32(0.125), out, 0]
+    report = launch(program, (1, 3, 2), LANES, memory, given, seed)
+    wanted = np.zeros((3, 2, 24))
+    for row in range(2):
+        own = k[[key for key in chosen[row] if 0 <= key < _KEYS]].astype(np.float64)
+        e = np.exp(q[row] @ own.T * 0.125)
+        wanted[row] = e / e.sum(1, keepdims=True) @ own[:, 12:]
+    assert_near(memory.get(out, wanted.shape, np.float32), wanted, 1e-6)
     return report
 
 
@@ -305,18 +363,23 @@ def take_rows(program: ptx.Program, seed: int) -> ptx.Report:
 
 # ---- the list --------------------------------------------------------------------------------------------------------
 
+_CHOSEN = Variant("chosen", ("KEPT_AS=0", "DIM=36", "V_DIM=24", *_GROUP), CHOSEN, LANES)
 _EXPERTS = Variant("experts", _GROUP, ("route", "route_biased", "scale_rows", "weighted_sum"), LANES)
 _TO_HALF = Variant("copy", ("FROM=0", "TO=1", *_VECTORS), ("cast",), LANES)
 _FROM_HALF = Variant("copy", ("FROM=1", "TO=0", *_VECTORS), ("cast", "embedding"), LANES)
 _COPIES = Variant("copy", _VECTORS, ("copy_rows", "take_rows"), LANES)
 
 _TOP = "after the largest logit: `shared` is not written again before the barriers of what follows"
+_FIRST = "before the first sum: nothing has read `shared` yet"
 _LAST = "the last one behind a sum: nothing writes `shared` after it"
 
 SMALL_PLAYS: list[Case] = [
     *[Case(Variant("elementwise", (f"OP={op}", *_VECTORS), (op,), LANES), op, elementwise(op)) for op in OPERATIONS],
     Case(Variant("rope", _GROUP, ("rope",), LANES), "rope", rope),
     Case(Variant("sample", _GROUP, ("sample",), LANES), "sample", sample, ((9, _TOP), (51, _LAST))),
+    Case(_CHOSEN, "score_keys", score_keys),
+    Case(_CHOSEN, "choose_keys", choose_keys, ((0, _FIRST),)),
+    Case(_CHOSEN, "attend_chosen", attend_chosen),
     Case(_EXPERTS, "route", route),
     Case(_EXPERTS, "route_biased", route_biased),
     Case(_EXPERTS, "scale_rows", scale_rows),

@@ -134,6 +134,7 @@ OPERATIONS = (
     *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
 )
 RECURRENT = ("gated_delta", "ssd")
+CHOSEN = ("score_keys", "choose_keys", "attend_chosen")
 
 
 def channel_delta(dim: int, lanes: tuple[str, ...]) -> Variant:
@@ -151,6 +152,10 @@ def _small() -> list[Variant]:
         Variant("rows", ("LANES=512", "ROW_VW=4"), ("argmax",), 512),
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
+        *[
+            Variant("chosen", (f"KEPT_AS={kept}", f"DIM={dim}", f"V_DIM={values}", *_LANES), CHOSEN, 64)
+            for kept, dim, values in ((1, 128, 128), (1, 576, 512), (0, 36, 24))
+        ],
         Variant("experts", _LANES, ("route", "route_biased", "scale_rows", "weighted_sum"), 64),
         *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in OPERATIONS],
         Variant("copy", ("FROM=0", "TO=1", *_ROW), ("cast",), 64),

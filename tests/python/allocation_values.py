@@ -179,6 +179,8 @@ VALUES: list[tuple[str, Prepare]] = [
 
 GIVEN = {"PrefixTrie.evict": Then.PART, "Replay.serve": Then.ONCE}
 
+CHOSEN = np.array([[0, 2], [1, -1], [0, 1]], np.int32)
+
 OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.matmul", lambda w: lambda: kv.ops.matmul(w.x, w.w)),
     ("ops.scale_rows", lambda w: lambda: kv.ops.scale_rows(w.x, ones(3, 1))),
@@ -200,6 +202,8 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.l2_norm", lambda w: lambda: kv.ops.l2_norm(w.x, 1e-6)),
     ("ops.embedding", lambda w: lambda: kv.ops.embedding(w.w, [0, 3])),
     ("ops.attention", lambda w: lambda: kv.ops.attention(w.heads, w.keys, w.keys)),
+    ("ops.choose_keys", lambda w: lambda: kv.ops.choose_keys(w.heads, w.keys, ones(3, 2), ones(3, 3), 2)),
+    ("ops.attend_chosen", lambda w: lambda: kv.ops.attend_chosen(w.heads, w.keys, CHOSEN, 4)),
     ("ops.causal_conv1d", lambda w: lambda: kv.ops.causal_conv1d(w.x, ones(8, 4))),
     ("ops.gated_delta", lambda w: lambda: kv.ops.gated_delta(w.heads, w.heads, w.heads, -ones(3, 2), ones(3, 2))),
     ("ops.ssd", lambda w: lambda: kv.ops.ssd(w.heads, ones(3, 2), -ones(2), w.heads, w.heads, ones(2))),

@@ -149,7 +149,8 @@ SURFACE = {
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
     "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
     kv.ops: "matmul matmul_gated pack pack_pair embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu "
-    "sigmoid softplus relu_squared clamp ssd add mul softmax concat split attention argmax sample warm_up",
+    "sigmoid softplus relu_squared clamp ssd add mul softmax concat split attention choose_keys attend_chosen argmax "
+    "sample warm_up",
     kv.caches.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
     kv.caches.Snapshot: "start end nbytes shared_nbytes tier",

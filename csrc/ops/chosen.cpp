@@ -1,0 +1,185 @@
+#include "ops/chosen.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "ops/reference_chosen.h"
+#include "ops/self_test.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr std::int64_t kScratch = std::int64_t{16} << 20;  // bytes of scores at a time
+constexpr std::size_t kKeys = 16;                          // KEYS of kernels/chosen.cl
+
+struct Sizes {
+  std::int32_t rows = 0, heads = 0, dim = 0, keys = 0, v_dim = 0;
+};
+
+std::string options_of(cl::Device& device, const Sizes& sizes, DType kept) {
+  return join("-DLANES=", lanes_for(device), row_option(device), " -DKEPT_AS=", storage_code(kept),
+              " -DDIM=", sizes.dim, " -DV_DIM=", sizes.v_dim);
+}
+
+void launch_scores(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask,
+                   const Tensor& scores) {
+  cl::Device& device = *q.device();
+  const std::size_t lanes = lanes_for(device);
+  const auto keys = static_cast<std::size_t>(sizes.keys), rows = static_cast<std::size_t>(q.dim(0));
+  device.launch(device.kernel("chosen", "score_keys", options_of(device, sizes, k.dtype())),
+                {round_up(divide_up(keys, kKeys), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(), q.offset(), k.buffer(),
+                k.offset(), weights.buffer(), weights.offset(), mask.buffer(), mask.offset(), scores.buffer(),
+                sizes.heads, sizes.keys);
+}
+
+void launch_choice(const Sizes& sizes, const Tensor& scores, DType kept, const Tensor& chosen) {
+  cl::Device& device = *scores.device();
+  const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(chosen.dim(0));
+  device.launch(device.kernel("chosen", "choose_keys", options_of(device, sizes, kept)), {lanes, rows, 0},
+                {lanes, 1, 0}, scores.buffer(), scores.offset(), chosen.buffer(), chosen.offset(), sizes.keys,
+                static_cast<std::int32_t>(chosen.dim(1)));
+}
+
+void launch_attention(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& chosen, float scale,
+                      const Tensor& out) {
+  cl::Device& device = *q.device();
+  const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(sizes.rows);
+  device.launch(device.kernel("chosen", "attend_chosen", options_of(device, sizes, k.dtype())),
+                {lanes, rows, static_cast<std::size_t>(sizes.heads)}, {lanes, 1, 1}, q.buffer(), q.offset(), k.buffer(),
+                k.offset(), chosen.buffer(), chosen.offset(), sizes.keys, static_cast<std::int32_t>(chosen.dim(1)),
+                sizes.heads, scale, out.buffer(), out.offset());
+}
+
+// Three rows of two heads and 133 keys, of which rows see 133, 70 and none. Keys repeat, so that scores tie.
+struct SmallCase {
+  static constexpr std::int32_t kRows = 3, kHeads = 2, kCount = 133, kSeen[kRows] = {133, 70, 0};
+  Sizes sizes;
+  reference::ChosenShape shape;
+  std::vector<float> q, weights, mask;
+  std::vector<std::byte> k;
+  Tensor q_tensor, k_tensor, weights_tensor, mask_tensor;
+
+  SmallCase(const cl::DevicePtr& device, const Sizes& like, DType kept)
+      : sizes{kRows, kHeads, like.dim, kCount, like.v_dim},
+        shape{kRows, kHeads, static_cast<std::size_t>(like.dim), kCount},
+        q(shape.rows * shape.heads * shape.dim),
+        weights(shape.rows * shape.heads),
+        mask(shape.rows * shape.keys, 0.0f),
+        k(shape.keys * shape.dim * size_of(kept)) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (float& value : q) value = normal(random);
+    for (float& value : weights) value = normal(random);
+    std::vector<float> some(std::size_t{7} * shape.dim);
+    for (float& value : some) value = normal(random);
+    for (std::size_t i = 0; i < shape.keys * shape.dim; ++i)
+      reference::store_number(k.data(), kept, i, some[i % some.size()]);
+    for (std::size_t row = 0; row < shape.rows; ++row)
+      std::fill(mask.begin() + static_cast<std::ptrdiff_t>(row * shape.keys) + kSeen[row],
+                mask.begin() + static_cast<std::ptrdiff_t>((row + 1) * shape.keys), -INFINITY);
+    q_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads, like.dim}, q.data());
+    k_tensor = Tensor::from_host(device, kept, {kCount, 1, like.dim}, k.data());
+    weights_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads}, weights.data());
+    mask_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kCount}, mask.data());
+  }
+};
+
+template <class Number>
+std::vector<Number> on_host(const Tensor& tensor) {
+  std::vector<Number> numbers(tensor.size());
+  tensor.copy_to_host(numbers.data());
+  return numbers;
+}
+
+// The kernels' own scores are what is chosen from: rounding may order two of the reference's otherwise.
+bool choice_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
+  const SmallCase small(device, like, kept);
+  const Tensor scores = Tensor::empty(device, DType::kFloat32, small.mask_tensor.shape());
+  const Tensor chosen = Tensor::empty(device, DType::kInt32, {SmallCase::kRows, 75});
+  launch_scores(small.sizes, small.q_tensor, small.k_tensor, small.weights_tensor, small.mask_tensor, scores);
+  launch_choice(small.sizes, scores, kept, chosen);
+  const auto got = on_host<float>(scores);
+  const auto wanted = reference::score_keys(small.shape, small.q, {small.k.data(), kept}, small.weights, small.mask);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::isinf(wanted[i]) ? got[i] != wanted[i] : !all_close({&got[i], 1}, {&wanted[i], 1}, 1e-3f)) return false;
+  }
+  return on_host<std::int32_t>(chosen) == reference::choose_keys(small.shape, got, 75);
+}
+
+bool attention_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
+  const SmallCase small(device, like, kept);
+  const auto list = reference::choose_keys(small.shape, small.mask, 75);
+  const Tensor chosen = Tensor::from_host(device, DType::kInt32, {SmallCase::kRows, 75}, list.data());
+  const Tensor out = Tensor::empty(device, DType::kFloat32, {SmallCase::kRows, SmallCase::kHeads, like.v_dim});
+  launch_attention(small.sizes, small.q_tensor, small.k_tensor, chosen, 0.25f, out);
+  return all_close(on_host<float>(out),
+                   reference::attend_chosen(small.shape, small.q, {small.k.data(), kept}, list,
+                                            static_cast<std::size_t>(like.v_dim), 0.25),
+                   1e-4f);
+}
+
+Sizes checked_sizes(const char* where, const Tensor& q, const Tensor& k) {
+  check_device(where, "q", q);
+  check_dtype(where, "q", q, DType::kFloat32);
+  check_rank(where, "q", q, 3);
+  check_same_device(where, "k", k, q);
+  check_float(where, "k", k);
+  check_shape(where, "k", k, {k.dim(0), 1, q.dim(2)});
+  const auto dim = static_cast<std::int32_t>(q.dim(2));
+  return {static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)), dim,
+          static_cast<std::int32_t>(k.dim(0)), dim};
+}
+
+}  // namespace
+
+Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask, std::int32_t count) {
+  constexpr const char* kWhere = "ops.choose_keys";
+  const Sizes sizes = checked_sizes(kWhere, q, k);
+  for (const auto& [name, tensor, width] :
+       {std::tuple("weights", &weights, q.dim(1)), std::tuple("mask", &mask, k.dim(0))}) {
+    check_same_device(kWhere, name, *tensor, q);
+    check_dtype(kWhere, name, *tensor, DType::kFloat32);
+    check_shape(kWhere, name, *tensor, {q.dim(0), width});
+  }
+  require(count > 0, kWhere, "count: got ", count, ", allowed 1 or more");
+  const cl::DevicePtr& device = q.device();
+  require_variant(device, join("chosen choose ", options_of(*device, sizes, k.dtype())),
+                  [&] { return choice_agrees(device, sizes, k.dtype()); });
+  Tensor chosen = Tensor::empty(device, DType::kInt32, {q.dim(0), std::min(count, sizes.keys)});
+  if (sizes.keys <= count) {  // all that a row sees: the mask orders them as well as scores would
+    launch_choice(sizes, mask, k.dtype(), chosen);
+    return chosen;
+  }
+  const std::int64_t rows = std::clamp<std::int64_t>(kScratch / 4 / sizes.keys, 1, q.dim(0));
+  const Tensor scores = Tensor::empty(device, DType::kFloat32, {rows, sizes.keys});
+  for (std::int64_t row = 0; row < q.dim(0); row += rows) {
+    const std::int64_t end = std::min(row + rows, q.dim(0));
+    launch_scores(sizes, q.slice(row, end), k, weights.slice(row, end), mask.slice(row, end), scores);
+    launch_choice(sizes, scores, k.dtype(), chosen.slice(row, end));
+  }
+  return chosen;
+}
+
+Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std::int32_t v_dim, float scale) {
+  constexpr const char* kWhere = "ops.attend_chosen";
+  Sizes sizes = checked_sizes(kWhere, q, k);
+  check_same_device(kWhere, "chosen", chosen, q);
+  check_dtype(kWhere, "chosen", chosen, DType::kInt32);
+  check_rank(kWhere, "chosen", chosen, 2);
+  check_shape(kWhere, "chosen", chosen, {q.dim(0), chosen.dim(1)});
+  require(v_dim > 0 && v_dim <= sizes.dim, kWhere, "v_dim: got ", v_dim, ", allowed 1 to ", sizes.dim,
+          ", the numbers of a key");
+  require(std::isfinite(scale) && scale >= 0.0f, kWhere, "scale: got ", scale, ", allowed finite numbers from 0 on");
+  sizes.v_dim = v_dim;
+  const cl::DevicePtr& device = q.device();
+  require_variant(device, join("chosen attend ", options_of(*device, sizes, k.dtype())),
+                  [&] { return attention_agrees(device, sizes, k.dtype()); });
+  Tensor out = Tensor::empty(device, DType::kFloat32, {q.dim(0), q.dim(1), v_dim});
+  launch_attention(sizes, q, k, chosen, scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(sizes.dim)), out);
+  return out;
+}
+
+}  // namespace kvtrie::ops

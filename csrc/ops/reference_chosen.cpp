@@ -1,0 +1,76 @@
+#include "ops/reference_chosen.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace kvtrie::ops::reference {
+namespace {
+
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+double dot(std::span<const float> q, std::size_t from, Numbers k, std::size_t key, std::size_t dim) {
+  double sum = 0.0;
+  for (std::size_t d = 0; d < dim; ++d) sum += static_cast<double>(q[from + d]) * k[key * dim + d];
+  return sum;
+}
+
+}  // namespace
+
+std::vector<float> score_keys(const ChosenShape& shape, std::span<const float> q, Numbers k,
+                              std::span<const float> weights, std::span<const float> mask) {
+  std::vector<float> scores(shape.rows * shape.keys, kHidden);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (mask[i] == kHidden) continue;
+    double sum = 0.0;
+    for (std::size_t head = 0; head < shape.heads; ++head) {
+      const std::size_t line = i / shape.keys * shape.heads + head;
+      sum += weights[line] * std::max(0.0, dot(q, line * shape.dim, k, i % shape.keys, shape.dim));
+    }
+    scores[i] = static_cast<float>(sum);
+  }
+  return scores;
+}
+
+std::vector<std::int32_t> choose_keys(const ChosenShape& shape, std::span<const float> scores, std::size_t count) {
+  std::vector<std::int32_t> chosen;
+  for (std::size_t row = 0; row < shape.rows; ++row) {
+    const std::span<const float> own = scores.subspan(row * shape.keys, shape.keys);
+    std::vector<std::int32_t> order(shape.keys);
+    std::iota(order.begin(), order.end(), 0);
+    std::erase_if(order, [&](std::int32_t key) { return own[key] == kHidden; });
+    std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) { return own[a] > own[b]; });
+    order.resize(std::min(order.size(), count));
+    std::ranges::sort(order);
+    order.resize(count, -1);
+    chosen.insert(chosen.end(), order.begin(), order.end());
+  }
+  return chosen;
+}
+
+std::vector<float> attend_chosen(const ChosenShape& shape, std::span<const float> q, Numbers k,
+                                 std::span<const std::int32_t> chosen, std::size_t v_dim, double scale) {
+  std::vector<float> out;
+  const std::size_t count = chosen.size() / shape.rows;
+  for (std::size_t line = 0; line < shape.rows * shape.heads; ++line) {
+    std::vector<double> total(v_dim, 0.0), scores;
+    std::vector<std::size_t> keys;
+    for (const std::int32_t key : chosen.subspan(line / shape.heads * count, count)) {
+      if (key < 0 || static_cast<std::size_t>(key) >= shape.keys) continue;
+      keys.push_back(static_cast<std::size_t>(key));
+      scores.push_back(scale * dot(q, line * shape.dim, k, keys.back(), shape.dim));
+    }
+    const double top = scores.empty() ? 0.0 : *std::ranges::max_element(scores);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const double weight = std::exp(scores[i] - top);
+      sum += weight;
+      for (std::size_t d = 0; d < v_dim; ++d) total[d] += weight * k[(keys[i] + 1) * shape.dim - v_dim + d];
+    }
+    for (const double value : total) out.push_back(sum == 0.0 ? 0.0f : static_cast<float>(value / sum));
+  }
+  return out;
+}
+
+}  // namespace kvtrie::ops::reference

@@ -1,0 +1,26 @@
+// Attention over chosen keys (ops/chosen.h) as plain loops: the oracle of its kernels. Sums run in double.
+//
+// Threads: any. Row-major arrays; sizes in elements.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/reference.h"
+
+namespace kvtrie::ops::reference {
+
+struct ChosenShape {
+  std::size_t rows = 0, heads = 0, dim = 0, keys = 0;
+};
+// [rows, keys]; -inf where the mask hides a key.
+std::vector<float> score_keys(const ChosenShape& shape, std::span<const float> q, Numbers k,
+                              std::span<const float> weights, std::span<const float> mask);
+// scores [rows, keys] -> [rows, count].
+std::vector<std::int32_t> choose_keys(const ChosenShape& shape, std::span<const float> scores, std::size_t count);
+// chosen [rows, count] -> [rows, heads, v_dim].
+std::vector<float> attend_chosen(const ChosenShape& shape, std::span<const float> q, Numbers k,
+                                 std::span<const std::int32_t> chosen, std::size_t v_dim, double scale);
+
+}  // namespace kvtrie::ops::reference
