@@ -24,6 +24,9 @@ LATENT_VALUES: dict[str, list[Any]] = {
     "num_mtp_layers": [0, 2],
     "num_nextn_predict_layers": [0, 2],
     "moe_layer_freq": [1, 2],
+    "index_topk": [1, 5, 64],
+    "index_head_dim": [4, 9],
+    "index_n_heads": [3, 12],
 }
 LATENT_OTHERS = ("scoring_func", "topk_method", "moe_layer_freq", "qk_head_dim")
 
@@ -52,6 +55,15 @@ _SIZES: Raw = {
     "topk_group": 2,
     "routed_scaling_factor": 1.5,
 }
+# Texts have 40 tokens, so rows choose. Of 16 heads some give a score other than 0: zeros would tie, and transformers
+# does not define who wins a tie.
+_INDEXED: Raw = {
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "index_topk": 9,
+    "index_head_dim": 8,
+    "index_n_heads": 16,
+}
 _KIMI: Raw = {
     "pad_token_id": 0,
     "bos_token_id": 1,
@@ -79,6 +91,9 @@ def latent_families(vocab: int) -> list[tuple[str, str, str, Raw]]:
     layers = {"norm_topk_prob": True, "rope_interleave": True, "mlp_layer_types": ["dense", "sparse", "sparse"]}
     families.append(("glm4_moe_lite", "Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", layers))
     found = [(*names, {"vocab_size": vocab, **_SIZES, **changes}) for *names, changes in families]
+    found.append(
+        ("deepseek_v32", "DeepseekV32Config", "DeepseekV32ForCausalLM", {"vocab_size": vocab, **_SIZES, **_INDEXED})
+    )
     sizes = {key: value for key, value in _SIZES.items() if key not in ("n_routed_experts", "rope_parameters")}
     kimi = {"vocab_size": vocab, **sizes, **_KIMI}
     return [*found, ("kimi_linear", "KimiLinearConfig", "KimiLinearForCausalLM", kimi)]
@@ -118,6 +133,15 @@ LATENT_VARIANTS: dict[str, tuple[str, Raw]] = {
     ),
     "kimi_linear-ranked": ("kimi_linear", {"q_lora_rank": 16, "attention_bias": True, "norm_topk_prob": False}),
     "kimi_linear-odd": ("kimi_linear", {"linear_head_dim": 12, "kv_lora_rank": 33}),
+    "deepseek_v32-yarn": (
+        "deepseek_v32",
+        {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "index_topk": 5, "index_head_dim": 12},
+    ),
+    "deepseek_v32-bias": ("deepseek_v32", {"attention_bias": True, "n_group": 1, "topk_group": 1, "index_topk": 17}),
+    "deepseek_v32-layers": (
+        "deepseek_v32",
+        {"mlp_layer_types": ["sparse", "dense", "sparse"], "index_head_dim": 4, "norm_topk_prob": False},
+    ),
     "glm4_moe_lite-plain": ("glm4_moe_lite", {"n_group": 1, "topk_group": 1}),
     "glm4_moe_lite-layers": ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"], "q_lora_rank": None}),
     "glm4_moe_lite-tied": ("glm4_moe_lite", {"tie_word_embeddings": True, "qk_rope_head_dim": 8}),

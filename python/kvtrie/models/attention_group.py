@@ -19,7 +19,8 @@ class AttentionGroup(NamedTuple):
 
     ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them. ``heads``: those
     of k and v, and the numbers of each, where they are not the configuration's. ``latent_dim``: the last so many
-    numbers of a key are its value, too (latent.py); None: values are kept by themselves.
+    numbers of a key are its value, too (latent.py); None: values are kept by themselves. ``keys_only``: there are no
+    values, and nothing attends to the keys (indexed.py).
     """
 
     layers: tuple[int, ...]
@@ -27,6 +28,7 @@ class AttentionGroup(NamedTuple):
     sees: Mapping[str, int]
     heads: tuple[int, int] | None = None
     latent_dim: int | None = None
+    keys_only: bool = False
 
     def heads_of(self, config: ModelConfig) -> tuple[int, int]:
         return self.heads or (config.num_key_value_heads, config.head_dim)

@@ -99,19 +99,27 @@ class LatentAttention:
         self._table = None if site.rope is None else site.rope.table
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
-        packed = ops.concat([self._queries(h), *self._cell(h)], axis=1)
+        packed = ops.concat([self._queries(self._ranked(h)), *self._cell(h)], axis=1)
         a = step.attend_qkv(self.index, packed, self._table, scale=self.scale)
+        return self._finish(a, take, x)
+
+    def _finish(self, a: Tensor, take: Rows | None, x: Tensor | None) -> Tensor:
+        """The sums of latents [rows, heads * rank] -> [wanted rows, hidden]."""
         if take is not None:
             a = take.take(a)
             x = None if x is None else take.take(x)
         return self.o(self.values(a), x)
 
+    def _ranked(self, h: Tensor) -> Tensor:
+        """The latent that queries are made of [rows, q_rank]; h itself, where there is none."""
+        if self.q_a is None:
+            return h
+        assert self.q_norm is not None
+        return ops.rms_norm(self.q_a(h), self.q_norm, _EPS)
+
     def _queries(self, h: Tensor) -> Tensor:
         """[rows, heads * cell], not yet rotated."""
         s, rows = self.sizes, h.shape[0]
-        if self.q_a is not None:
-            assert self.q_norm is not None
-            h = ops.rms_norm(self.q_a(h), self.q_norm, _EPS)
         nope, rope = ops.split(self.q(h).reshape(rows * self.heads, s.nope + s.rope), [s.nope, s.rope], axis=1)
         latent = self.keys(nope.reshape(rows, self.heads * s.nope))
         return ops.concat([rope, latent.reshape(rows * self.heads, s.rank)], axis=1).reshape(rows, self.heads * s.cell)

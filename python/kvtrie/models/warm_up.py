@@ -48,6 +48,7 @@ class DryStep:
         self.positions = np.arange(rows, dtype=np.int32)
         self.sequences = np.zeros(rows, np.int32)
         self.sessions = [None]
+        self._put: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(
         self,
@@ -62,6 +63,14 @@ class DryStep:
 
     def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:
         return self._zeros(qkv.shape[0], self._widths[layer])
+
+    def put(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._put[layer] = k, v
+
+    def get(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows themselves, in float32; ``_one_row`` and ``_replays`` see those of cells."""
+        k, v = self._put[layer]
+        return k, v, self._zeros(k.shape[0], k.shape[0])
 
     def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor:  # noqa: ARG002
         return x
@@ -135,7 +144,8 @@ def _choice(model: Warmed) -> None:
 
 def _attention(model: Warmed, dtype: str) -> None:
     config = model.config
-    for heads, latent in {(group.heads_of(config), group.latent_dim) for group in model.attention_groups(config)}:
+    groups = [group for group in model.attention_groups(config) if not group.keys_only]
+    for heads, latent in {(group.heads_of(config), group.latent_dim) for group in groups}:
         ops.warm_up(
             config.num_attention_heads,
             *heads,
