@@ -32,7 +32,8 @@
 #include "storage.clh"
 #include "reduce.clh"
 
-#define KEYS 16  // that a work-item scores
+#define KEYS 16    // that a work-item scores
+#define AT_ONCE 4  // heads whose sums are made at a time, so that none waits for itself
 #define BLOCK 64  // keys that are weighed together
 #define HIDDEN 0x007fffffu  // order_of(-INFINITY)
 
@@ -66,12 +67,20 @@ __kernel void score_keys(__global const float* restrict q, ulong q_offset, __glo
   for (int key = begin; key < min(begin + KEYS, n); ++key) {
     float sum = mask[key];
     if (sum != -INFINITY) {
-      __global const STORAGE(KEPT_AS)* own = k + k_offset + (ulong)key * DIM;
+      PART own[DIM / WIDE];  // converted once for all heads
+      for (int d = 0; d < DIM; d += WIDE) own[d / WIDE] = READ_KEPT(k + k_offset + (ulong)key * DIM + d);
       sum = 0.0f;
-      for (int head = 0; head < heads; ++head) {
-        PART dots = (PART)0.0f;
-        for (int d = 0; d < DIM; d += WIDE) dots = FMA(READ_PART(q + head * DIM + d), READ_KEPT(own + d), dots);
-        sum = FMA(w[head], fmax(SUM_OF(dots), 0.0f), sum);
+      for (int head = 0; head < heads; head += AT_ONCE) {
+        PART dots[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; ++i) dots[i] = (PART)0.0f;
+        __global const float* lines[AT_ONCE];  // what follows the last head repeats it
+        for (int i = 0; i < AT_ONCE; ++i) lines[i] = q + min(head + i, heads - 1) * DIM;
+        for (int d = 0; d < DIM; d += WIDE) {
+#pragma unroll
+          for (int i = 0; i < AT_ONCE; ++i) dots[i] = FMA(READ_PART(lines[i] + d), own[d / WIDE], dots[i]);
+        }
+        for (int i = 0; i < min(AT_ONCE, heads - head); ++i)
+          sum = FMA(w[head + i], fmax(SUM_OF(dots[i]), 0.0f), sum);
       }
     }
     scores[(ulong)row * n + key] = sum;
