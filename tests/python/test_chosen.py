@@ -94,13 +94,13 @@ def test_bits_of_a_row_are_its_own() -> None:
     mask = np.where(np.arange(90) < np.array([90, 61, 8, 40, 3])[:, None], 0, -np.inf).astype(np.float32)
     chosen = np.asarray(kv.ops.choose_keys(q, k, weights, mask, 11))
     out = np.asarray(kv.ops.attend_chosen(q, k, chosen, 16))
-    spread = np.sort(random.choice(200, 90, replace=False))
+    places = np.sort(random.choice(200, 90, replace=False))
     wide, wide_mask = np.full((200, 1, 24), np.nan, np.float32), np.full((5, 200), -np.inf, np.float32)
-    wide[spread], wide_mask[:, spread] = k, mask
+    wide[places], wide_mask[:, places] = k, mask
     for row in range(5):
         own = slice(row, row + 1)
         alone = np.asarray(kv.ops.choose_keys(q[own], wide, weights[own], wide_mask[own], 11))
-        np.testing.assert_array_equal(alone, np.where(chosen[own] < 0, -1, spread[chosen[own]]))
+        np.testing.assert_array_equal(alone, np.where(chosen[own] < 0, -1, places[chosen[own]]))
         np.testing.assert_array_equal(np.asarray(kv.ops.attend_chosen(q[own], wide, alone, 16)), out[own])
 
 

@@ -65,6 +65,7 @@ def rows(x: Floats, logits: kv.Tensor) -> list[kv.Tensor]:
     made += [ops.clamp(x, -1.0, None, scale=2.0, shift=0.5)]
     made += [ops.l2_norm(x, 1e-6), ops.embedding(x, [1, 2]), ops.concat([x, x], axis=0), *ops.split(x, [1, 1])]
     made += [ops.attention(x, x, x, mask=x, scale=1.0, softcap=None, sinks=None)]
+    made += [ops.attend_chosen(x, x, ops.choose_keys(x, x, x, x, 4), 2, scale=None)]
     made += [ops.argmax(logits), ops.sample(logits, 0.7, [4, 5], 0.9, seed=1, min_p=0.1, edits=None)]
     out, state = ops.causal_conv1d(x, x, states=None, row_starts=[0, 1], boundaries=[[1]])
     assert_type(state, kv.Tensor | None)
