@@ -33,6 +33,10 @@ class AttentionGroup(NamedTuple):
     def heads_of(self, config: ModelConfig) -> tuple[int, int]:
         return self.heads or (config.num_key_value_heads, config.head_dim)
 
+    def values(self) -> dict[str, int | None]:
+        """Arguments of a cache: where values are."""
+        return {"v_head_dim": 0} if self.keys_only else {"latent_dim": self.latent_dim}
+
     def shift(self, config: ModelConfig) -> RopeArguments:
         """How kept keys are rotated to other positions."""
         rope = NO_ROTATION if self.rope is None else self.rope

@@ -281,9 +281,7 @@ class Model(WithHead):
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
         for group in self.attention_groups(config):
-            own: dict[str, Any] = {**group.sees, "latent_dim": group.latent_dim}
-            if group.keys_only:
-                own["v_head_dim"] = 0
+            own: dict[str, Any] = {**group.sees, **group.values()}
             if self.shifts:
                 own["rope"] = group.shift(config)
             if memory is not None and "window" in group.sees:
