@@ -138,7 +138,7 @@ class PrefixCache(Live, _core.PrefixCache):
             suffix_index_tokens=suffix_index_tokens,
         )
         self._tokenizer = tokenizer
-        self._caches = list(held)
+        self._caches = tuple(held)
         self._policy = policy
         self._special = special_ids(tokenizer) if _has_states(held) else ()
         for name, quota in (quotas or {}).items():

@@ -141,7 +141,7 @@ def opened_again(world: World) -> Callable[[], Any]:
 
 def constructed(world: World) -> Callable[[], Any]:
     world.cache.close()
-    return lambda: world.made(**world.options("store" if world.store else "host"))
+    return world.making(**world.options("store" if world.store else "host"))
 
 
 def unpin(world: World) -> Callable[[], Any]:
