@@ -38,7 +38,7 @@ Tensor turn_queries(const Tensor& q, const DevicePlan& plan, const RopeParams& r
   require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
   const std::int64_t heads = q.dim(1), queries = plan.queries();
   if (plan.turned_heads_ != heads) plan.place_turns(heads, q.device());
-  const Tensor all = Tensor::empty(q.device(), DType::kFloat32, {queries, heads, q.dim(2)});
+  Tensor all = Tensor::empty(q.device(), DType::kFloat32, {queries, heads, q.dim(2)});
   launch_take_rows(q, plan.sources_, all);
   const LayerCells cells(all.reshape({1, queries * heads, q.dim(2)}),
                          Tensor::empty(q.device(), DType::kFloat32, {1, queries * heads, 0}));

@@ -77,9 +77,10 @@ struct SmallCase {
     for (float& value : some) value = normal(random);
     for (std::size_t i = 0; i < shape.keys * shape.dim; ++i)
       reference::store_number(k.data(), kept, i, some[i % some.size()]);
-    for (std::size_t row = 0; row < shape.rows; ++row)
-      std::fill(mask.begin() + static_cast<std::ptrdiff_t>(row * shape.keys) + kSeen[row],
-                mask.begin() + static_cast<std::ptrdiff_t>((row + 1) * shape.keys), -INFINITY);
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (auto key = static_cast<std::size_t>(kSeen[row]); key < shape.keys; ++key)
+        mask[row * shape.keys + key] = -INFINITY;
+    }
     q_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads, like.dim}, q.data());
     k_tensor = Tensor::from_host(device, kept, {kCount, 1, like.dim}, k.data());
     weights_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads}, weights.data());
