@@ -101,8 +101,8 @@ class CacheWorld:
         self.seconds = 100.0
 
     def making(self, **options: Any) -> Callable[[], Any]:
-        """The call that makes a cache, with nothing left to allocate for its arguments: where Python 3.11 fails to merge
-        those of a call, it keeps them for ever."""
+        """The call that makes a cache, with nothing left to allocate for its arguments: where Python 3.11 fails to
+        merge those of a call, it keeps them for ever."""
         return functools.partial(kv.PrefixCache, self.parts, fingerprint="allocations", **options)
 
     def made(self, **options: Any) -> Any:
