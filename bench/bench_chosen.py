@@ -1,22 +1,18 @@
 """A step of one row over a long history: attention to all latents, and to those that an index chooses.
 
-    .venv/bin/python bench/bench_chosen.py [--tokens 16384] [--most 2048]
-
-Prints medians in ms of one layer: all latents (`cache.attend`); the copies that the choice reads (`cache.get`), the
-choice and the chosen keys, and their sum. 16 query heads where DeepSeek-V3.2 has 128, all else as it has it.
+Rows are of one layer: all latents (`cache.attend`); the copies that the choice reads (`cache.get`), the choice and the
+chosen keys, in turns, and the sum of their medians. 16 query heads where DeepSeek-V3.2 has 128, all else as it has it.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import kvtrie as kv
+from report import Report, arguments
+from timing import human, race
 
 HEADS, RANK, ROPE, INDEX_HEADS, INDEX_DIM = 16, 512, 64, 64, 128
 
@@ -31,21 +27,15 @@ def filled(tokens: int, dim: int, **options: Any) -> Any:
     return cache
 
 
-def milliseconds(run: Callable[[], Any], times: int = 9) -> float:
-    """The median; the result is waited for."""
-    taken = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        np.asarray(run())
-        taken.append(1e3 * (time.perf_counter() - begun))
-    return statistics.median(taken[1:])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    """A row for each part, and one for the chosen keys together."""
+    parser = arguments(__doc__)
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--most", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
+    report = Report(f"what does attention to {given.most:,} chosen keys of {given.tokens:,} take?", given.json)
+    report.device(kv.Device())
     random = np.random.default_rng(2)
     latents = filled(given.tokens, ROPE + RANK, latent_dim=RANK)
     index = filled(given.tokens, INDEX_DIM, v_head_dim=0)
@@ -54,18 +44,21 @@ def main() -> None:
     factors = kv.tensor(random.standard_normal((1, INDEX_HEADS), np.float32))
     keys, (index_keys, _, mask) = latents.get(0)[0], index.get(0)
     chosen = kv.ops.choose_keys(index_q, index_keys, factors, mask, given.most)
+    whole = "all latents"
     parts = {
-        "all latents": lambda: latents.attend(0, q),
-        "copy of latents": lambda: latents.get(0)[0][:1],
-        "copy of the index": lambda: index.get(0)[0][:1],
-        "choice": lambda: kv.ops.choose_keys(index_q, index_keys, factors, mask, given.most),
-        "chosen latents": lambda: kv.ops.attend_chosen(q, keys, chosen, RANK),
+        whole: lambda: np.asarray(latents.attend(0, q)),
+        "copy of latents": lambda: np.asarray(latents.get(0)[0][:1]),
+        "copy of the index": lambda: np.asarray(index.get(0)[0][:1]),
+        "choice": lambda: np.asarray(kv.ops.choose_keys(index_q, index_keys, factors, mask, given.most)),
+        "chosen latents": lambda: np.asarray(kv.ops.attend_chosen(q, keys, chosen, RANK)),
     }
-    found = {name: milliseconds(run) for name, run in parts.items()}
-    for name, taken in found.items():
-        print(f"{name:18} {taken:8.2f} ms")
-    whole = sum(found.values()) - found["all latents"]
-    print(f"{'together':18} {whole:8.2f} ms, {whole / found['all latents']:.2f} of all latents")
+    found = race(parts, rounds=given.rounds, warm_up=1)
+    for name in parts:
+        report.row(f"{name:<18} {found[name]}", part=name, seconds=found[name])
+    together = sum(found[name].median for name in parts if name != whole)
+    ratio = together / found[whole].median
+    report.row(f"{'together':<18} {human(together):>9}, {ratio:.2f} of {whole}", part="together", ratio=ratio)
+    report.close()
 
 
 if __name__ == "__main__":

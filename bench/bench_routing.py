@@ -8,7 +8,6 @@ one replica; summaries of 1,024 fingerprints, each all new.
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Callable
@@ -16,21 +15,31 @@ from collections.abc import Callable
 from kvtrie.ray.scale.routing import Affinity, Prompt, Replica
 from kvtrie.ray.scale.shortlist import Index, Shortlist
 from kvtrie.ray.scale.summaries import SIZE
+from report import Report, arguments
 
 _BLOCKS = 187  # of a prompt of 12,000 tokens
 _PROMPTS = 10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """A row for each number of replicas."""
+    parser = arguments(__doc__)
     parser.add_argument("--replicas", default="10,100,1000", help="how many, one row each")
     parser.add_argument("--size", type=int, default=16, help="replicas on a shortlist")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    print("replicas   all, ms   shortlist, ms   a summary, ms")
-    for count in map(int, arguments.replicas.split(",")):
-        everyone, some, summary = measure(count, arguments.size, random.Random(arguments.seed))
-        print(f"{count:8}  {everyone:8.2f}  {some:14.2f}  {summary:14.2f}")
+    given = parser.parse_args()
+    report = Report("what does one decision of a router cost?", given.json)
+    report.note("replicas   all, ms   shortlist, ms   a summary, ms")
+    for count in map(int, given.replicas.split(",")):
+        everyone, some, summary = measure(count, given.size, random.Random(given.seed))
+        report.row(
+            f"{count:8}  {everyone:8.2f}  {some:14.2f}  {summary:14.2f}",
+            replicas=count,
+            all_ms=everyone,
+            shortlist_ms=some,
+            summary_ms=summary,
+        )
+    report.close()
 
 
 def measure(count: int, size: int, dice: random.Random) -> tuple[float, float, float]:

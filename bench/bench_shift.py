@@ -1,20 +1,19 @@
 """Decoding after context shifts, whose moved keys are read with turned queries, beside decoding before any.
 
-    .venv/bin/python bench/bench_shift.py [--tokens 1024] [--rounds 5]
-
 SmolLM2-135M-Instruct: sessions of the same length that were shifted 0, 1 and 2 times go on in turns, 32 tokens a round.
 Prints tokens a second and, of each round, how many times as long the shifted ones take.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 from typing import Any
 
 import numpy as np
 
 import kvtrie as kv
 import smollm2
+from report import Report, arguments
 from timing import race
 
 KEPT, COUNT = 4, 32
@@ -35,27 +34,33 @@ def filled(model: Any, cache: Any, text: Any, tokens: int, shifts: int) -> Any:
     return session
 
 
-def decoded(model: Any, session: Any) -> int:
+def decoded(model: Any, session: Any) -> None:
     """Goes on, and back again."""
     length = session.recorded
-    tokens = len(list(kv.generate(model, session, max_tokens=COUNT, ignore_eos=True)))
+    for _ in kv.generate(model, session, max_tokens=COUNT, ignore_eos=True):
+        pass
     session.rollback(session.recorded - length)
-    return tokens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    """A row for each number of shifts."""
+    parser = arguments(__doc__)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    report = Report(f"what does decoding at {given.tokens:,} tokens take after a context shift?", given.json)
     model = kv.models.load(smollm2.path())
+    report.device(model.device)
     text = model.tokenizer.encode(smollm2.text())
     cache = kv.PrefixCache(model.caches(capacity=16 * given.tokens))
     sessions = {name: filled(model, cache, text, given.tokens, n) for n, name in enumerate(NAMES)}
-    found = race({name: lambda each=each: decoded(model, each) for name, each in sessions.items()}, rounds=given.rounds)
-    for name in sessions:
-        taken = found[name]
-        print(f"{name}: {COUNT / taken.median:6.1f} tokens/s; {found.ratio(name, NAMES[0])} as long as without")
+    found = race(
+        {name: functools.partial(decoded, model, each) for name, each in sessions.items()}, rounds=given.rounds
+    )
+    for shifts, name in enumerate(NAMES):
+        rate, ratio = COUNT / found[name].median, found.ratio(name, NAMES[0])
+        report.row(f"{name:<10} {rate:6.1f} tokens/s, {ratio}", shifts=shifts, tokens_per_second=rate, ratio=ratio)
+    report.close()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,6 +184,14 @@ def test_threads_are_told_to_a_process_of_their_own(monkeypatch: pytest.MonkeyPa
 def test_a_process_with_one_thread() -> None:
     code, text = run("tiny", "-p", "8", "-n", "0", "-r", "1", "-t", "1", "--no-reuse", "--json")
     assert code == 0 and json.loads(text)[0]["threads"] == 1
+
+
+def test_each_bench_of_the_repository_takes_what_dev_bench_gives_it() -> None:
+    """``./dev bench`` runs every bench with ``--json FILE`` and ends at the first that fails."""
+    benches = sorted((Path(__file__).parents[2] / "bench").glob("bench_*.py"))
+    assert len(benches) > 30
+    takes = re.compile(r"\barguments\(__doc__\)|\"--json\"")
+    assert [each.name for each in benches if not takes.search(each.read_text())] == []
 
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
