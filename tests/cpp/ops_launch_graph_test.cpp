@@ -160,7 +160,7 @@ TEST_F(LaunchGraphTest, ReplaysGiveTheBitsOfTheLaunches) {
   check_replays({}, 1, 1);
 }
 
-// Other threads take the cores away from a step's workers, some of which then leave it to the rest.
+// Other threads take the cores away from a step's workers, some of which then sleep, or leave it to the rest.
 TEST_F(LaunchGraphTest, BusyCoresChangeNoBit) {
   Random random(8);
   const Model model(random, {});
