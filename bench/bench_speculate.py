@@ -17,8 +17,8 @@ same answers:
               the file, and four chats
 
 Where ``./dev peers`` has built llama.cpp, its drafters answer the first five beside ours, from the same file and with
-as many threads: each of its n-gram drafters and its prompt lookup with a few settings once
-(peers/llama_drafts.py), the quickest of them then in turns with ours. "Same text" says whether that is what its own
+as many threads, with flash attention or without: each of its n-gram drafters and its prompt lookup with a few settings
+once (drafts_of_llama.py), the quickest of them then in turns with ours. "Same text" says whether that is what its own
 plain decoding gives.
 
 "Forced": a logits processor has the model write a given text, since one of this size edits no files. Each token is
