@@ -39,6 +39,15 @@ struct CellSpan {
 
 using CellSpans = std::vector<CellSpan>;
 
+// Appends `span`, joined to the last one where that goes on in it. REQUIRES: not before it in position.
+inline void append_span(CellSpans& spans, const CellSpan& span) {
+  if (!spans.empty() && spans.back().meets(span)) {
+    spans.back().length += span.length;
+  } else {
+    spans.push_back(span);
+  }
+}
+
 // How rows of several tokens and KV heads lie outside the pool: [tokens, kv_heads, dim] or [kv_heads, tokens, dim].
 enum class RowOrder : std::uint8_t { kTokensFirst, kHeadsFirst };
 

@@ -23,14 +23,6 @@ CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to
   return slice;
 }
 
-void append_span(CellSpans& spans, const CellSpan& span) {
-  if (!spans.empty() && spans.back().meets(span)) {
-    spans.back().length += span.length;
-  } else {
-    spans.push_back(span);
-  }
-}
-
 SpanList::SpanList(CellPool& pool, bool counted) : pool_(pool.shared_from_this()), counted_(counted) {
   const MutexLock lock(pool_->mutex_);
   pool_->enroll(*this);

@@ -24,8 +24,6 @@ class CellPool;
 
 // The part of `spans` (in position order) that lies in [from, to).
 CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to);
-// Appends `span`, joined to the last one where cells and positions follow on. REQUIRES: adjacent in position.
-void append_span(CellSpans& spans, const CellSpan& span);
 
 class SpanList {
  public:

@@ -19,15 +19,6 @@ void check_limits(const PlanLimits& limits) {
   require(limits.rows_per_tile > 0, kPlanAttention, "rows_per_tile: got 0, allowed 1 or more");
 }
 
-// Appends cells, joined to those before where cells and positions go on.
-void append_span(CellSpans& spans, const CellSpan& span) {
-  if (!spans.empty() && spans.back().meets(span)) {
-    spans.back().length += span.length;
-  } else {
-    spans.push_back(span);
-  }
-}
-
 // Appends what of `from` lies at positions [begin, end).
 void append_range(CellSpans& spans, std::span<const CellSpan> from, std::int32_t begin, std::int32_t end) {
   auto at =
