@@ -26,7 +26,14 @@ LATENT_VALUES: dict[str, list[Any]] = {
     "moe_layer_freq": [1, 2],
     "index_topk": [1, 5, 64],
     "index_head_dim": [4, 9],
-    "index_n_heads": [3, 12],
+    "index_n_heads": [12, 20],  # of few heads scores are 0 and tie
+    "indexer_types": [["full", "shared", "full"], ["full"] * 4, ["shared", "full", "full"], ["full"], ["F"] * 3],
+    "index_topk_pattern": ["FSF", "FSSF", "SFF", "FF", "FXF", ["full", "shared", "shared"]],
+    "index_topk_freq": [2, 3, 0],
+    "index_skip_topk_offset": [0, 1, 3],
+    "indexer_rope_interleave": [False, True],
+    "index_share_for_mtp_iteration": [False, True],
+    "moe_router_dtype": ["bfloat16", "float32"],
 }
 LATENT_OTHERS = ("scoring_func", "topk_method", "moe_layer_freq", "qk_head_dim")
 
@@ -94,6 +101,17 @@ def latent_families(vocab: int) -> list[tuple[str, str, str, Raw]]:
     found.append(
         ("deepseek_v32", "DeepseekV32Config", "DeepseekV32ForCausalLM", {"vocab_size": vocab, **_SIZES, **_INDEXED})
     )
+    # Every second layer chooses: the first and the third.
+    shared = {
+        **_INDEXED,
+        "index_topk_freq": 2,
+        "index_skip_topk_offset": 1,
+        "index_topk_pattern": None,
+        "indexer_rope_interleave": True,
+        "index_share_for_mtp_iteration": True,
+        "moe_router_dtype": "float32",
+    }
+    found.append(("glm_moe_dsa", "GlmMoeDsaConfig", "GlmMoeDsaForCausalLM", {"vocab_size": vocab, **_SIZES, **shared}))
     sizes = {key: value for key, value in _SIZES.items() if key not in ("n_routed_experts", "rope_parameters")}
     kimi = {"vocab_size": vocab, **sizes, **_KIMI}
     return [*found, ("kimi_linear", "KimiLinearConfig", "KimiLinearForCausalLM", kimi)]
@@ -141,6 +159,23 @@ LATENT_VARIANTS: dict[str, tuple[str, Raw]] = {
     "deepseek_v32-layers": (
         "deepseek_v32",
         {"mlp_layer_types": ["sparse", "dense", "sparse"], "index_head_dim": 4, "norm_topk_prob": False},
+    ),
+    "glm_moe_dsa-yarn": (
+        "glm_moe_dsa",
+        {
+            "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "index_topk": 5,
+            "index_head_dim": 12,
+            "indexer_types": ["full", "shared", "shared"],
+        },
+    ),
+    "glm_moe_dsa-bias": (
+        "glm_moe_dsa",
+        {"attention_bias": True, "n_group": 1, "topk_group": 1, "index_topk": 17, "index_topk_pattern": "FFS"},
+    ),
+    "glm_moe_dsa-published": (
+        "glm_moe_dsa",
+        {"index_topk_freq": 1, "index_skip_topk_offset": 2, "norm_topk_prob": False, "index_head_dim": 4},
     ),
     "glm4_moe_lite-plain": ("glm4_moe_lite", {"n_group": 1, "topk_group": 1}),
     "glm4_moe_lite-layers": ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"], "q_lora_rank": None}),

@@ -24,6 +24,7 @@ NAMES = (
     pytest.param("deepseek_v3-yarn", marks=pytest.mark.ci),
     pytest.param("glm4_moe_lite-plain", marks=pytest.mark.ci),
     pytest.param("deepseek_v32-yarn", marks=pytest.mark.ci),
+    pytest.param("glm_moe_dsa-yarn", marks=pytest.mark.ci),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")
 

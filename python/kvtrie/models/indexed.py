@@ -6,6 +6,8 @@
     score of a key = sum over heads of factor * max(0, q . k)      the ``most`` largest are attended to, the earlier
                                                                    of a tie; up to ``most`` keys that is all of them
 
+A layer without an index of its own attends to the keys that the last layer with one chose (arXiv 2603.12201).
+
 Index keys are kept as keys without values, of layers that follow the model's own by their numbers, so sharing,
 branches, tiers and files treat them as they do any keys. Source: DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), without the
 Hadamard transform, which changes no product, and FP8, as in transformers. Sizes in elements. Activations are float32.
@@ -43,14 +45,20 @@ NO_INDEX = IndexSizes(0, 0, 0)
 
 @dataclass(frozen=True)
 class IndexedPlan(LatentPlan):
-    """``rope``: of index queries and keys; a layer's index keys are those of layer ``first`` + its own number."""
+    """``rope``: of index queries and keys; a layer's index keys are those of layer ``first`` + its own number.
+
+    ``chooses``: whether the layer has an index; else it attends to what the last layer with one chose.
+    """
 
     index: IndexSizes = NO_INDEX
     rope: RopeArguments | None = None
     first: int = 0
+    chooses: bool = True
 
     def shapes(self, config: ModelConfig) -> Shapes:
         index, hidden = self.index, config.hidden_size
+        if not self.chooses:
+            return super().shapes(config)
         return {
             **super().shapes(config),
             "self_attn.indexer.wq_b.weight": (index.heads * index.dim, self.sizes.q_rank),
@@ -98,12 +106,15 @@ class IndexedAttention(LatentAttention):
         super().__init__(plan, site)
         assert site.rope is not None
         self.rope: Rope = site.rope
-        self.key_index = KeyIndex(plan, site)
+        self.key_index: KeyIndex | None = KeyIndex(plan, site) if plan.chooses else None
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         rows, cell = h.shape[0], self.sizes.cell
         ranked = self._ranked(h)
-        chosen = self.key_index(step, h, ranked, positions)
+        if self.key_index is not None:
+            positions.chosen = self.key_index(step, h, ranked, positions)
+        chosen = positions.chosen
+        assert chosen is not None
         own = ops.concat([*self._cell(h)], axis=1).reshape(rows, 1, cell)
         step.put(self.index, self.rope(own, positions), no_values(h))
         keys = step.get(self.index)[0]

@@ -167,7 +167,13 @@ def ropes_of(groups: Iterable[AttentionGroup], config: ModelConfig, device: Devi
 
 
 class Positions:
-    """Where the rows of a step stand: uploaded when a layer asks for it, which those that use ``attend_qkv`` do not."""
+    """Where the rows of a step stand, and which keys they chose, of one pass of a step through the layers.
+
+    Uploaded when a layer asks for it, which those that use ``attend_qkv`` do not. ``chosen``: the keys that the last
+    layer with an index found for each row (indexed.py), int32 [rows, count]; None before the first.
+    """
+
+    chosen: Tensor | None = None
 
     def __init__(self, step: StepLike, device: Device) -> None:
         self._step = step

@@ -34,12 +34,16 @@ _MOST = 2**20
 
 @dataclass(frozen=True)
 class IndexedConfig(LatentConfig):
-    """``index``: of every layer."""
+    """``index``: of each layer that has one. ``choosing``: which those are; the others take the choice of the last
+    before them."""
 
     index: IndexSizes = NO_INDEX
+    choosing: tuple[int, ...] = ()
 
 
 class DeepseekV32(DeepseekV3):
+    """``index_interleaved``: whether neighbouring numbers of index queries and keys rotate against each other."""
+
     family = "deepseek_v32"
     architectures: ClassVar[tuple[str, ...]] = ("DeepseekV32ForCausalLM",)
     also: ClassVar[tuple[str, ...]] = ()
@@ -48,6 +52,7 @@ class DeepseekV32(DeepseekV3):
     kind_of_config: ClassVar[type[CausalConfig]] = IndexedConfig
     brings_head: ClassVar[bool] = False
     turns: ClassVar[bool] = False
+    index_interleaved: ClassVar[bool] = False
     gguf: ClassVar[Mapping[str, GgufForm]] = {}
     settings: ClassVar[Settings] = {
         **DeepseekV3.settings,
@@ -57,9 +62,14 @@ class DeepseekV32(DeepseekV3):
         "layer_types": read("has to be indexed_attention, or deepseek_sparse_attention, for each layer"),
         "mlp_layer_types": read("which layers have experts: dense or sparse; before first_k_dense_replace"),
         "q_lora_rank": read("the rank of queries; null is refused: the index needs their latent"),
-        "rope_interleave": neutral("neighbouring numbers of what rotates are pairs, in the index its halves", True),
+        "rope_interleave": neutral("neighbouring numbers of what rotates are pairs", True),
+        "indexer_rope_interleave": neutral("halves of what rotates in the index are pairs", False),
     }
-    defaults: ClassVar[Mapping[str, object]] = {**DeepseekV3.defaults, "max_position_embeddings": 163_840}
+    defaults: ClassVar[Mapping[str, object]] = {
+        **DeepseekV3.defaults,
+        "max_position_embeddings": 163_840,
+        "index_n_heads": 64,
+    }
 
     @classmethod
     def in_common_keys(cls, raw: Raw, where: str) -> Raw:
@@ -75,13 +85,19 @@ class DeepseekV32(DeepseekV3):
             raise NotSupportedError(
                 f"[models.config] {where}: q_lora_rank: got null, allowed a rank: the index makes queries of its latent"
             )
-        heads, dim = reader.within("index_n_heads", 1, _MOST, 64), reader.within("index_head_dim", 2, _MOST, 128)
+        heads, dim = reader.within("index_n_heads", 1, _MOST), reader.within("index_head_dim", 2, _MOST, 128)
         if dim < fields["latent"].rope:
             raise FormatError(
                 f"[models.config] {where}: index_head_dim: got {dim}, allowed qk_rope_head_dim, "
                 f"{fields['latent'].rope}, or more"
             )
-        return {**fields, "index": IndexSizes(heads, dim, reader.within("index_topk", 1, 2**31 - 1, 2048))}
+        index = IndexSizes(heads, dim, reader.within("index_topk", 1, 2**31 - 1, 2048))
+        return {**fields, "index": index, "choosing": cls.choosing_layers(raw, reader, where)}
+
+    @classmethod
+    def choosing_layers(cls, raw: Raw, reader: Reader, where: str) -> tuple[int, ...]:  # noqa: ARG003 (families read it)
+        """The layers that have an index, the first among them."""
+        return tuple(range(reader.layers()))
 
     @classmethod
     def sparse_layers(cls, raw: Raw, reader: Reader, where: str) -> tuple[int, ...]:
@@ -90,7 +106,7 @@ class DeepseekV32(DeepseekV3):
         return Glm4MoeLite.sparse_layers(raw, reader, where)
 
     @classmethod
-    def mixer(cls, config: CausalConfig, index: int) -> MixerPlan:  # noqa: ARG003 (all are alike)
+    def mixer(cls, config: CausalConfig, index: int) -> MixerPlan:
         assert isinstance(config, IndexedConfig) and config.attention_multiplier is not None
         return IndexedPlan(
             config.latent,
@@ -99,6 +115,7 @@ class DeepseekV32(DeepseekV3):
             index=config.index,
             rope=cls._index_rope(config),
             first=config.num_hidden_layers,
+            chooses=index in config.choosing,
         )
 
     @classmethod
@@ -106,10 +123,10 @@ class DeepseekV32(DeepseekV3):
         """Of the latents, and of the index keys: those of layer n are kept for layer num_hidden_layers + n."""
         assert isinstance(config, IndexedConfig)
         count, dim = config.num_hidden_layers, config.index.dim
-        layers = tuple(range(count, 2 * count))
+        layers = tuple(count + layer for layer in config.choosing)
         index = AttentionGroup(layers, cls._index_rope(config), {}, heads=(1, dim), keys_only=True)
         return [*super().attention_groups(config), index]
 
     @classmethod
     def _index_rope(cls, config: LatentConfig) -> RopeArguments:
-        return {**cls._rope(config, FULL), "interleaved": False}
+        return {**cls._rope(config, FULL), "interleaved": cls.index_interleaved}
