@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "ops/attention.h"
 #include "ops/reference_chosen.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -13,15 +14,20 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr std::int64_t kScratch = std::int64_t{16} << 20;  // bytes of scores at a time
-constexpr std::size_t kKeys = 16;                          // KEYS of kernels/chosen.cl
 
 struct Sizes {
-  std::int32_t rows = 0, heads = 0, dim = 0, keys = 0, v_dim = 0;
+  std::int32_t rows = 0, heads = 0, dim = 0, keys = 0;
 };
 
+// KEYS of kernels/chosen.cl.
+std::size_t keys_at_once(cl::Device& device) {
+  return lanes_for(device) > 1 ? 16 : static_cast<std::size_t>(vector_width(device));
+}
+
 std::string options_of(cl::Device& device, const Sizes& sizes, DType kept) {
-  return join("-DLANES=", lanes_for(device), row_option(device), " -DKEPT_AS=", storage_code(kept),
-              " -DDIM=", sizes.dim, " -DV_DIM=", sizes.v_dim);
+  const std::int32_t lanes = lanes_for(device);
+  return join("-DLANES=", lanes, row_option(device), " -DKEPT_AS=", storage_code(kept), " -DDIM=", sizes.dim,
+              lanes > 1 ? std::string() : join(" -DINDEX_VW=", vector_width(device)));
 }
 
 void launch_scores(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask,
@@ -30,9 +36,9 @@ void launch_scores(const Sizes& sizes, const Tensor& q, const Tensor& k, const T
   const std::size_t lanes = lanes_for(device);
   const auto keys = static_cast<std::size_t>(sizes.keys), rows = static_cast<std::size_t>(q.dim(0));
   device.launch(device.kernel("chosen", "score_keys", options_of(device, sizes, k.dtype())),
-                {round_up(divide_up(keys, kKeys), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(), q.offset(), k.buffer(),
-                k.offset(), weights.buffer(), weights.offset(), mask.buffer(), mask.offset(), scores.buffer(),
-                sizes.heads, sizes.keys);
+                {round_up(divide_up(keys, keys_at_once(device)), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(),
+                q.offset(), k.buffer(), k.offset(), weights.buffer(), weights.offset(), mask.buffer(), mask.offset(),
+                scores.buffer(), sizes.heads, sizes.keys);
 }
 
 void launch_choice(const Sizes& sizes, const Tensor& scores, DType kept, const Tensor& chosen) {
@@ -43,14 +49,40 @@ void launch_choice(const Sizes& sizes, const Tensor& scores, DType kept, const T
                 static_cast<std::int32_t>(chosen.dim(1)));
 }
 
-void launch_attention(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& chosen, float scale,
-                      const Tensor& out) {
-  cl::Device& device = *q.device();
-  const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(sizes.rows);
-  device.launch(device.kernel("chosen", "attend_chosen", options_of(device, sizes, k.dtype())),
-                {lanes, rows, static_cast<std::size_t>(sizes.heads)}, {lanes, 1, 1}, q.buffer(), q.offset(), k.buffer(),
-                k.offset(), chosen.buffer(), chosen.offset(), sizes.keys, static_cast<std::int32_t>(chosen.dim(1)),
-                sizes.heads, scale, out.buffer(), out.offset());
+void launch_places(const Tensor& chosen, std::int32_t keys, const Tensor& table, const PlanOffsets& offsets) {
+  cl::Device& device = *chosen.device();
+  const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(chosen.dim(0));
+  device.launch(device.kernel("chosen", "place_chosen", join("-DLANES=", lanes, row_option(device))), {lanes, rows, 0},
+                {lanes, 1, 0}, chosen.buffer(), chosen.offset(), keys, static_cast<std::int32_t>(chosen.dim(1)),
+                table.buffer(), offsets.row_bounds, offsets.segments);
+}
+
+// Of `rows` rows that each see `count` keys of their own, one in a segment: which they are is for the device to say.
+// Many rows walk their lists, few have theirs cut into splits.
+AttentionPlan plan_of(std::int32_t rows, std::int32_t count, const PlanLimits& limits) {
+  AttentionPlan plan;
+  plan.rows = static_cast<std::uint32_t>(rows);
+  plan.keys_per_tile = limits.keys_per_tile;
+  const bool walks = plan.rows >= limits.rows_for_whole_history;
+  const auto split = walks ? count : static_cast<std::int32_t>(limits.keys_per_tile);
+  const bool merges = split < count;
+  plan.merge_begin.push_back(0);
+  for (std::int32_t row = 0; row < rows; ++row) {
+    plan.row_bounds.push_back({0, count});
+    for (std::int32_t first = 0; first < count; first += split) {
+      const auto partial = static_cast<std::int32_t>(plan.merge_ids.size());
+      plan.tiles.push_back({static_cast<std::int32_t>(plan.row_ids.size()), 1,
+                            static_cast<std::int32_t>(plan.segments.size()), std::min(split, count - first),
+                            merges ? partial : -1});
+      plan.row_ids.push_back(row);
+      if (merges) plan.merge_ids.push_back(partial);
+      for (std::int32_t rank = first; rank < std::min(first + split, count); ++rank)
+        plan.segments.push_back({0, 1, rank});
+    }
+    plan.merge_begin.push_back(static_cast<std::int32_t>(plan.merge_ids.size()));
+  }
+  plan.partials = static_cast<std::uint32_t>(plan.merge_ids.size());
+  return plan;
 }
 
 // Three rows of two heads and 133 keys, of which rows see 133, 70 and none. Keys repeat, so that scores tie.
@@ -63,7 +95,7 @@ struct SmallCase {
   Tensor q_tensor, k_tensor, weights_tensor, mask_tensor;
 
   SmallCase(const cl::DevicePtr& device, const Sizes& like, DType kept)
-      : sizes{kRows, kHeads, like.dim, kCount, like.v_dim},
+      : sizes{kRows, kHeads, like.dim, kCount},
         shape{kRows, kHeads, static_cast<std::size_t>(like.dim), kCount},
         q(shape.rows * shape.heads * shape.dim),
         weights(shape.rows * shape.heads),
@@ -110,16 +142,25 @@ bool choice_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
   return on_host<std::int32_t>(chosen) == reference::choose_keys(small.shape, got, 75);
 }
 
-bool attention_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
-  const SmallCase small(device, like, kept);
-  const auto list = reference::choose_keys(small.shape, small.mask, 75);
-  const Tensor chosen = Tensor::from_host(device, DType::kInt32, {SmallCase::kRows, 75}, list.data());
-  const Tensor out = Tensor::empty(device, DType::kFloat32, {SmallCase::kRows, SmallCase::kHeads, like.v_dim});
-  launch_attention(small.sizes, small.q_tensor, small.k_tensor, chosen, 0.25f, out);
-  return all_close(on_host<float>(out),
-                   reference::attend_chosen(small.shape, small.q, {small.k.data(), kept}, list,
-                                            static_cast<std::size_t>(like.v_dim), 0.25),
-                   1e-4f);
+// Numbers that are no key's in the middle of a list and at its end, and a list of nothing else.
+bool places_agree(const cl::DevicePtr& device) {
+  const std::vector<std::int32_t> list{4, -1, 0, 9, 2, 1, 3, -1, -1, 5, 9, -1, -9, 7, 5};
+  const AttentionPlan plan = plan_of(3, 5, {});
+  std::vector<std::int32_t> wanted;
+  const PlanOffsets offsets = append_plan(wanted, plan);
+  const Tensor table =
+      Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(wanted.size())}, wanted.data());
+  const Tensor chosen = Tensor::from_host(device, DType::kInt32, {3, 5}, list.data());
+  launch_places(chosen, 5, table, offsets);
+  for (std::int32_t row = 0; row < 3; ++row) {
+    std::int32_t at = 0;
+    for (std::int32_t i = 0; i < 5; ++i) {
+      const std::int32_t key = list[row * 5 + i];
+      if (key >= 0 && key < 5) wanted[offsets.segments + 3 * (row * 5 + at++)] = key;
+    }
+    wanted[offsets.row_bounds + 2 * row + 1] = at;
+  }
+  return on_host<std::int32_t>(table) == wanted;
 }
 
 Sizes checked_sizes(const char* where, const Tensor& q, const Tensor& k) {
@@ -131,7 +172,7 @@ Sizes checked_sizes(const char* where, const Tensor& q, const Tensor& k) {
   check_shape(where, "k", k, {k.dim(0), 1, q.dim(2)});
   const auto dim = static_cast<std::int32_t>(q.dim(2));
   return {static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)), dim,
-          static_cast<std::int32_t>(k.dim(0)), dim};
+          static_cast<std::int32_t>(k.dim(0))};
 }
 
 }  // namespace
@@ -166,7 +207,9 @@ Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, cons
 
 Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std::int32_t v_dim, float scale) {
   constexpr const char* kWhere = "ops.attend_chosen";
-  Sizes sizes = checked_sizes(kWhere, q, k);
+  const Sizes sizes = checked_sizes(kWhere, q, k);
+  if (k.dtype() == DType::kBFloat16)
+    fail(ErrorKind::kType, kWhere, "k: got ", describe(k), ", allowed float32 or float16");
   check_same_device(kWhere, "chosen", chosen, q);
   check_dtype(kWhere, "chosen", chosen, DType::kInt32);
   check_rank(kWhere, "chosen", chosen, 2);
@@ -174,13 +217,18 @@ Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std
   require(v_dim > 0 && v_dim <= sizes.dim, kWhere, "v_dim: got ", v_dim, ", allowed 1 to ", sizes.dim,
           ", the numbers of a key");
   require(std::isfinite(scale) && scale >= 0.0f, kWhere, "scale: got ", scale, ", allowed finite numbers from 0 on");
-  sizes.v_dim = v_dim;
   const cl::DevicePtr& device = q.device();
-  require_variant(device, join("chosen attend ", options_of(*device, sizes, k.dtype())),
-                  [&] { return attention_agrees(device, sizes, k.dtype()); });
-  Tensor out = Tensor::empty(device, DType::kFloat32, {q.dim(0), q.dim(1), v_dim});
-  launch_attention(sizes, q, k, chosen, scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(sizes.dim)), out);
-  return out;
+  if (k.dim(0) == 0 || chosen.dim(1) == 0 || q.dim(0) == 0)
+    return Tensor::zeros(device, DType::kFloat32, {q.dim(0), q.dim(1), v_dim});
+  require_variant(device, join("chosen places ", lanes_for(*device)), [&] { return places_agree(device); });
+  const AttentionPlan plan = plan_of(sizes.rows, static_cast<std::int32_t>(chosen.dim(1)), plan_limits(*device));
+  std::vector<std::int32_t> table;
+  const PlanOffsets offsets = append_plan(table, plan);
+  const DevicePlan uploaded = upload_plan(device, plan);
+  launch_places(chosen, sizes.keys, uploaded.table(), offsets);
+  LayerCells pool(k.reshape({1, k.dim(0), k.dim(2)}), Tensor::empty(device, k.dtype(), {1, k.dim(0), 0}));
+  pool.latent_dim = v_dim;
+  return attend_spans(q, pool, uploaded, {scale, 0.0f, {}});
 }
 
 }  // namespace kvtrie::ops

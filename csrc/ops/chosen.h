@@ -11,7 +11,10 @@
 // A row's results depend on the keys that it sees and on their order: not on other rows, nor on hidden keys between
 // them. A hidden key (mask of -inf) is never read.
 //
-// Threads: any. Units: elements. Enqueued, never waited for. Scratch: scores of as many rows as fit 16 MiB.
+// What is chosen becomes a plan of attention (attention_plan.h) whose segments are single keys: the device writes them,
+// and the kernels of all other attention read them.
+//
+// Threads: any. Units: elements. Enqueued, never waited for. Scratch: scores of as many rows as fit 16 MiB, and plans.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +28,9 @@ namespace kvtrie::ops {
 // last key of a row that sees fewer. Throws kArgument, kType.
 Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask, std::int32_t count);
 
-// q float32 [rows, heads, dim]; k as above; chosen int32 [rows, count], where what is not from 0 to n - 1 is no key.
-// The last `v_dim` numbers of a key are its value. Gives float32 [rows, heads, v_dim]; 0 for a row without a key.
-// `scale`: 0 for 1 / sqrt(dim). Throws kArgument, kType.
+// q float32 [rows, heads, dim]; k [n, 1, dim] float32 or float16; chosen int32 [rows, count], where what is not from 0
+// to n - 1 is no key. The last `v_dim` numbers of a key are its value. Gives float32 [rows, heads, v_dim]; 0 for a row
+// without a key. `scale`: 0 for 1 / sqrt(dim). Throws kArgument, kType.
 Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std::int32_t v_dim, float scale = 0.0f);
 
 }  // namespace kvtrie::ops

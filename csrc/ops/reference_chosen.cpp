@@ -49,28 +49,4 @@ std::vector<std::int32_t> choose_keys(const ChosenShape& shape, std::span<const 
   return chosen;
 }
 
-std::vector<float> attend_chosen(const ChosenShape& shape, std::span<const float> q, Numbers k,
-                                 std::span<const std::int32_t> chosen, std::size_t v_dim, double scale) {
-  std::vector<float> out;
-  const std::size_t count = chosen.size() / shape.rows;
-  for (std::size_t line = 0; line < shape.rows * shape.heads; ++line) {
-    std::vector<double> total(v_dim, 0.0), scores;
-    std::vector<std::size_t> keys;
-    for (const std::int32_t key : chosen.subspan(line / shape.heads * count, count)) {
-      if (key < 0 || static_cast<std::size_t>(key) >= shape.keys) continue;
-      keys.push_back(static_cast<std::size_t>(key));
-      scores.push_back(scale * dot(q, line * shape.dim, k, keys.back(), shape.dim));
-    }
-    const double top = scores.empty() ? 0.0 : *std::ranges::max_element(scores);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const double weight = std::exp(scores[i] - top);
-      sum += weight;
-      for (std::size_t d = 0; d < v_dim; ++d) total[d] += weight * k[(keys[i] + 1) * shape.dim - v_dim + d];
-    }
-    for (const double value : total) out.push_back(sum == 0.0 ? 0.0f : static_cast<float>(value / sum));
-  }
-  return out;
-}
-
 }  // namespace kvtrie::ops::reference

@@ -1,4 +1,4 @@
-// Attention over chosen keys (ops/chosen.h) as plain loops: the oracle of its kernels. Sums run in double.
+// The choice of keys (ops/chosen.h) as plain loops: the oracle of its kernels. Sums run in double.
 //
 // Threads: any. Row-major arrays; sizes in elements.
 #pragma once
@@ -19,8 +19,5 @@ std::vector<float> score_keys(const ChosenShape& shape, std::span<const float> q
                               std::span<const float> weights, std::span<const float> mask);
 // scores [rows, keys] -> [rows, count].
 std::vector<std::int32_t> choose_keys(const ChosenShape& shape, std::span<const float> scores, std::size_t count);
-// chosen [rows, count] -> [rows, heads, v_dim].
-std::vector<float> attend_chosen(const ChosenShape& shape, std::span<const float> q, Numbers k,
-                                 std::span<const std::int32_t> chosen, std::size_t v_dim, double scale);
 
 }  // namespace kvtrie::ops::reference

@@ -182,22 +182,24 @@ def choose_keys(program: ptx.Program, seed: int) -> ptx.Report:
     return report
 
 
-def attend_chosen(program: ptx.Program, seed: int) -> ptx.Report:
-    """Two blocks of keys, the last in part; numbers that are no key's between them; a row without a key."""
-    (q, k), count = _index(np.float32, 36), 70
+def place_chosen(program: ptx.Program, seed: int) -> ptx.Report:
+    """Lists of 70 in a plan that stands behind other numbers; what is no key's in the middle, at the end, and alone."""
+    count, bounds_at, segments_at = 70, 5, 11
     chosen = np.random.default_rng(25).permuted(np.tile(np.arange(_KEYS, dtype=np.int32), (3, 1)), axis=1)[:, :count]
     chosen[0, [5, 66]] = -1, _KEYS
+    chosen[1, 60:] = -1
     chosen[2] = -1
+    wanted = np.full(segments_at + 3 * 3 * count + 4, -7, np.int32)
     memory = ptx.GlobalMemory()
-    out = memory.put(empty(3, 2, 24))
-    given = [q, 0, k, 0, chosen, 0, _KEYS, count, 2, np.float32(0.125), out, 0]
-    report = launch(program, (1, 3, 2), LANES, memory, given, seed)
-    wanted = np.zeros((3, 2, 24))
-    for row in range(2):
-        own = k[[key for key in chosen[row] if 0 <= key < _KEYS]].astype(np.float64)
-        e = np.exp(q[row] @ own.T * 0.125)
-        wanted[row] = e / e.sum(1, keepdims=True) @ own[:, 12:]
-    assert_near(memory.get(out, wanted.shape, np.float32), wanted, 1e-6)
+    table = memory.put(wanted)
+    given = [chosen, 0, _KEYS, count, table, bounds_at, segments_at]
+    report = launch(program, (1, 3, 1), LANES, memory, given, seed)
+    cells = wanted[segments_at:-4].reshape(3, count, 3)[:, :, 0]
+    for row, listed in enumerate(chosen):
+        own = listed[(listed >= 0) & (listed < _KEYS)]
+        cells[row] = np.pad(own, (0, count - len(own)))
+        wanted[bounds_at + 2 * row + 1] = len(own)
+    assert (memory.get(table, wanted.shape, np.int32) == wanted).all()
     return report
 
 
@@ -363,7 +365,7 @@ def take_rows(program: ptx.Program, seed: int) -> ptx.Report:
 
 # ---- the list --------------------------------------------------------------------------------------------------------
 
-_CHOSEN = Variant("chosen", ("KEPT_AS=0", "DIM=36", "V_DIM=24", *_GROUP), CHOSEN, LANES)
+_CHOSEN = Variant("chosen", ("KEPT_AS=0", "DIM=36", *_GROUP), CHOSEN, LANES)
 _EXPERTS = Variant("experts", _GROUP, ("route", "route_biased", "scale_rows", "weighted_sum"), LANES)
 _TO_HALF = Variant("copy", ("FROM=0", "TO=1", *_VECTORS), ("cast",), LANES)
 _FROM_HALF = Variant("copy", ("FROM=1", "TO=0", *_VECTORS), ("cast", "embedding"), LANES)
@@ -379,7 +381,7 @@ SMALL_PLAYS: list[Case] = [
     Case(Variant("sample", _GROUP, ("sample",), LANES), "sample", sample, ((9, _TOP), (51, _LAST))),
     Case(_CHOSEN, "score_keys", score_keys),
     Case(_CHOSEN, "choose_keys", choose_keys, ((0, _FIRST),)),
-    Case(_CHOSEN, "attend_chosen", attend_chosen),
+    Case(_CHOSEN, "place_chosen", place_chosen, ((0, _FIRST),)),
     Case(_EXPERTS, "route", route),
     Case(_EXPERTS, "route_biased", route_biased),
     Case(_EXPERTS, "scale_rows", scale_rows),

@@ -134,7 +134,7 @@ OPERATIONS = (
     *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
 )
 RECURRENT = ("gated_delta", "ssd")
-CHOSEN = ("score_keys", "choose_keys", "attend_chosen")
+CHOSEN = ("score_keys", "choose_keys", "place_chosen")
 
 
 def channel_delta(dim: int, lanes: tuple[str, ...]) -> Variant:
@@ -153,8 +153,8 @@ def _small() -> list[Variant]:
         Variant("rope", _LANES, ("rope",), 64),
         Variant("sample", _LANES, ("sample",), 64),
         *[
-            Variant("chosen", (f"KEPT_AS={kept}", f"DIM={dim}", f"V_DIM={values}", *_LANES), CHOSEN, 64)
-            for kept, dim, values in ((1, 128, 128), (1, 576, 512), (0, 36, 24))
+            Variant("chosen", (f"KEPT_AS={kept}", f"DIM={dim}", *_LANES), CHOSEN, 64)
+            for kept, dim in ((1, 128), (1, 64), (0, 36))
         ],
         Variant("experts", _LANES, ("route", "route_biased", "scale_rows", "weighted_sum"), 64),
         *[Variant("elementwise", (f"OP={each}", *_ROW), (each,), 64) for each in OPERATIONS],

@@ -56,6 +56,14 @@ def recur() -> None:
     kv.ops.ssd(zeros(3, 2, 16), zeros(3, 2), zeros(2), zeros(3, 2, 16), zeros(3, 2, 16), zeros(2))
 
 
+def choose() -> None:
+    """Keys of whole vectors of 4 in each dtype, and others."""
+    for dim, dtype in ((8, "float32"), (8, "float16"), (8, "bfloat16"), (10, "float16")):
+        keys = zeros(5, 1, dim).astype(dtype)
+        kv.ops.choose_keys(zeros(2, 3, dim), keys, zeros(2, 3), zeros(2, 5), 2)
+    kv.ops.attend_chosen(zeros(2, 3, 8), zeros(5, 1, 8), np.zeros((2, 2), np.int32), 4)
+
+
 def replay() -> None:
     model = random_model("dense")
     model.warm_up()
@@ -67,6 +75,7 @@ def main() -> None:
     multiply()
     one_by_one()
     recur()
+    choose()
     replay()
     programs = kv.Device().memory()["programs"]
     print(json.dumps({"programs": programs, "said": [text for text in said if "program cache" in text]}))

@@ -68,7 +68,7 @@ def test_ties_go_to_the_earlier_key(seed: int) -> None:
 def test_chosen_keys_are_attended_to(seed: int) -> None:
     random = np.random.default_rng(seed)
     q, k, weights, mask = drawn(random, whole=False)
-    kept = kv.tensor(k).astype(TYPES[seed % 3])
+    kept = kv.tensor(k).astype(TYPES[seed % 2])
     stored = np.asarray(kept.astype("float32"))
     count, v_dim = 1 + len(k) // 2, int(random.integers(1, k.shape[2] + 1))
     chosen = np.asarray(kv.ops.choose_keys(q, kept, weights, mask, count))
@@ -104,6 +104,22 @@ def test_bits_of_a_row_are_its_own() -> None:
         np.testing.assert_array_equal(np.asarray(kv.ops.attend_chosen(q[own], wide, alone, 16)), out[own])
 
 
+def test_many_rows_have_the_bits_of_each_alone() -> None:
+    """Lists of more than two tiles of 512 keys, which many rows walk and a single one cuts into splits."""
+    random = np.random.default_rng(4)
+    rows, n = 40, 1400
+    q = random.standard_normal((rows, 3, 16)).astype(np.float32)
+    k = random.standard_normal((n, 1, 16)).astype(np.float32)
+    chosen = np.sort(random.permuted(np.tile(np.arange(n, dtype=np.int32), (rows, 1)), axis=1)[:, :1100], axis=1)
+    for row, seen in enumerate(random.integers(0, 1101, rows)):
+        chosen[row, seen:] = -1
+    out = np.asarray(kv.ops.attend_chosen(q, k, chosen, 12, 0.3))
+    close(out, attended(q, k, chosen, 12, 0.3), REFERENCE)
+    for row in range(rows):
+        own = slice(row, row + 1)
+        np.testing.assert_array_equal(np.asarray(kv.ops.attend_chosen(q[own], k, chosen[own], 12, 0.3)), out[own])
+
+
 def test_pieces_of_rows() -> None:
     """Scores of more than 16 MiB: 1,000 rows of 5,000 keys, whose choice is known."""
     n, rows = 5000, 1000
@@ -121,6 +137,12 @@ def test_a_row_without_keys() -> None:
     chosen = np.asarray(kv.ops.choose_keys(q, k, ones, mask, 2))
     assert (chosen == -1).all()
     assert (np.asarray(kv.ops.attend_chosen(q, k, np.array([[-1, 3], [7, -9]], np.int32), 4)) == 0).all()
+
+
+def test_attention_refuses_bfloat16() -> None:
+    q, k = np.ones((1, 1, 4), np.float32), kv.tensor(np.ones((3, 1, 4), np.float32)).astype("bfloat16")
+    with pytest.raises(kv.errors.ArgumentTypeError, match=r"k: got bfloat16 .*, allowed float32 or float16"):
+        kv.ops.attend_chosen(q, k, np.zeros((1, 1), np.int32), 4)
 
 
 @pytest.mark.parametrize(
