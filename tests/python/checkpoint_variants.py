@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gguf_forms import experts_alone, experts_of, more_forms, scales, shared_of
 from sweep_latent import LATENT_VARIANTS, latent_forms
+from sweep_qwen4 import QWEN4_VARIANTS
 
 Raw = dict[str, Any]
 
@@ -79,6 +80,7 @@ def _short_convolutions(c: Any) -> Raw:
 
 VARIANTS: dict[str, Variant] = {
     **{name: Variant(*each) for name, each in LATENT_VARIANTS.items()},
+    **{name: Variant(*each) for name, each in QWEN4_VARIANTS.items()},
     "qwen3_moe-normed": Variant("qwen3_moe", {"rope_parameters": _YARN, "num_experts_per_tok": 3}),
     "qwen3_moe-of-all": Variant("qwen3_moe", {"norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": []}),
     "qwen3_moe-every-second": Variant(

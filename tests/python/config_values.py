@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sweep_latent import LATENT_VALUES
+from sweep_qwen4 import QWEN4_VALUES
 from sweep_recurrent import RECURRENT_VALUES
 
 Raw = dict[str, Any]
@@ -161,7 +162,7 @@ _VALUES: dict[str, list[Any]] = {
     "output_hidden_states": [True],
     "return_dict": [False],
 }
-_TABLES = (RECURRENT_VALUES, LATENT_VALUES, _VALUES)
+_TABLES = (RECURRENT_VALUES, LATENT_VALUES, QWEN4_VALUES, _VALUES)
 SPECIAL: dict[str, list[Any]] = {key: values for table in _TABLES for key, values in table.items()}
 assert len(SPECIAL) == sum(map(len, _TABLES)), "each key has its values in one table"
 

@@ -8,6 +8,7 @@ from typing import Any
 from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound
 from hf_models import DELTA, EXPERTS, VOCAB
 from sweep_latent import latent_families
+from sweep_qwen4 import QWEN4
 
 Raw = dict[str, Any]
 
@@ -103,6 +104,7 @@ _FAMILIES = (
         "Qwen3_5MoeForCausalLM",
         {**_SIZES, **_LINEAR, **_EXPERTS, "hidden_act": "silu"},
     ),
+    Family("qwen4_exp_text", "Qwen4ExpTextConfig", "Qwen4ExpForCausalLM", {**_SIZES, **_LINEAR, **QWEN4}),
 )
 
 _SCALED: Raw = {

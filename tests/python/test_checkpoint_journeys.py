@@ -25,6 +25,8 @@ NAMES = (
     pytest.param("glm4_moe_lite-plain", marks=pytest.mark.ci),
     pytest.param("deepseek_v32-yarn", marks=pytest.mark.ci),
     pytest.param("glm_moe_dsa-yarn", marks=pytest.mark.ci),
+    pytest.param("qwen4_exp_text-yarn", marks=pytest.mark.ci),
+    pytest.param("qwen4_exp_text-ngrams"),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::kvtrie.errors.IgnoredWarning")
 

@@ -58,6 +58,7 @@ class Model(WithHead):
     outer: ClassVar[str] = ""  # ``model_type`` of a model around it, whose ``text_config`` has its own
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
+    last_norm: ClassVar[bool] = True  # whether a norm stands behind the last layer
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
@@ -107,13 +108,12 @@ class Model(WithHead):
             for index in range(config.num_hidden_layers)
         )
         self._layers = [DecoderLayer(self.layer_plan(config, site.index), site) for site in sites]
-        self._norm = weights.vector("model.norm.weight")
+        self._norm = weights.optional_vector("model.norm.weight", self.last_norm)
         self._head = weights.tied(self._embedding) if config.tie_word_embeddings else weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
-        self.kept = weights.kept
-        self.losses = weights.losses
+        self.kept, self.losses = weights.kept, weights.losses
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self.account = {}
         self.mtp = None
@@ -150,7 +150,7 @@ class Model(WithHead):
         """Every tensor of the checkpoint and its shape."""
         shapes: dict[str, tuple[int, ...]] = {
             "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
-            "model.norm.weight": (config.hidden_size,),
+            **({"model.norm.weight": (config.hidden_size,)} if cls.last_norm else {}),
         }
         if not config.tie_word_embeddings:
             shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
@@ -236,7 +236,7 @@ class Model(WithHead):
     def _hidden(self, step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """[rows, hidden], behind the last norm."""
         x = self.through(range(len(self._layers)), step, tokens, rows)
-        return ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)
+        return x if self._norm is None else ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)
 
     def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows, replayed: bool) -> tuple[Tensor, Tensor]:
         """Logits of ``rows`` and hidden states of all; a recorded step gives one tensor, so both beside each other."""

@@ -40,10 +40,12 @@ class HybridConfig(ExpertsConfig):
 
 @dataclass(frozen=True)
 class DeltaPlan:
-    """``fused``: in_proj_qkvz and in_proj_ba instead of four matrices."""
+    """``fused``: in_proj_qkvz and in_proj_ba instead of four matrices. ``sigmoid``: what the gate goes through, instead
+    of silu."""
 
     config: HybridConfig
     fused: bool
+    sigmoid: bool = False
 
     def shapes(self, config: ModelConfig) -> Shapes:
         c, sizes = self.config, self.config.sizes
@@ -67,7 +69,7 @@ class DeltaPlan:
         }
 
     def build(self, site: Site) -> Mixer:
-        form = RuleForm("linear_attn", "norm", "out_proj", self.config.rms_norm_eps)
+        form = RuleForm("linear_attn", "norm", "out_proj", self.config.rms_norm_eps, sigmoid=self.sigmoid)
         return DeltaRule(self.config.sizes, form, self._maps(site), site)
 
     def _maps(self, site: Site) -> RuleMaps:

@@ -69,7 +69,7 @@ class DeltaPartsPlan:
             weights.linear(f"{prefix}.b_proj", quantise=False),
             _maps(weights, prefix, self.gate, quantise=not self.by_channel),
         )
-        form = RuleForm(self.prefix, "o_norm", "o_proj", self.eps, self.by_channel, self.beta)
+        form = RuleForm(self.prefix, "o_norm", "o_proj", self.eps, self.by_channel, self.beta, self.by_channel)
         return DeltaRule(self.sizes, form, maps, site)
 
 

@@ -70,8 +70,8 @@ class RuleMaps(NamedTuple):
 
 class RuleForm(NamedTuple):
     """Names below the layer's ``prefix``, and what else differs. ``by_channel``: decays are for each channel of k, else
-    for each head, and the gate is a sigmoid, else silu. ``eps``: of the norm. ``beta``: what the sigmoid is multiplied
-    by."""
+    for each head. ``eps``: of the norm. ``beta``: what the sigmoid is multiplied by. ``sigmoid``: whether that is what
+    the gate goes through, else silu."""
 
     prefix: str
     norm: str
@@ -79,6 +79,7 @@ class RuleForm(NamedTuple):
     eps: float
     by_channel: bool = False
     beta: float = 1.0
+    sigmoid: bool = False
 
 
 class DeltaRule:
@@ -109,7 +110,7 @@ class DeltaRule:
         heads = (y.shape[0], s.value_heads, s.value_dim)
         y = ops.rms_norm(y.reshape(*heads), self.norm, self.form.eps)
         gate = _mapped(self.maps.gate, h).reshape(*heads)
-        y = ops.mul(y, ops.sigmoid(gate)) if self.form.by_channel else ops.silu_mul(gate, y)
+        y = ops.mul(y, ops.sigmoid(gate)) if self.form.sigmoid else ops.silu_mul(gate, y)
         return self.out(y.reshape(heads[0], s.value_width), x)
 
     def _decays(self, h: Tensor) -> Tensor:

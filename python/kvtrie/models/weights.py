@@ -30,7 +30,8 @@ Progress = Callable[[int, int], object]
 
 # safetensors' names of the supported element types, and the numpy type their bytes are read as.
 STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-_READ = {**STORED, "U8": np.dtype(np.uint8)}  # bytes are parts of blocks (mxfp4.py)
+# Bytes are parts of blocks (mxfp4.py), whole numbers those of hashes (stored_ngrams.py).
+_READ = {**STORED, "U8": np.dtype(np.uint8), "I64": np.dtype("<i8")}
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"  # see adapter.py

@@ -154,6 +154,7 @@ class Qwen3Next(Model):
     norm_offset = 1.0
     defaults: ClassVar[Mapping[str, object]] = _DEFAULTS  # what holds where the file says nothing
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}  # fields that the family does not read
+    partial: ClassVar[float] = 0.25  # the share of a head that rotates, where the file says nothing
     fused_projections = True  # in_proj_qkvz and in_proj_ba instead of four matrices
 
     config: HybridConfig
@@ -165,7 +166,7 @@ class Qwen3Next(Model):
         refuse_activation(raw, where)
         reader = Reader(raw, where, cls.defaults)
         moe = cls.expert_fields(raw, where)
-        rope = read_rope(raw, where, rope_defaults(cls.defaults, partial=0.25))
+        rope = read_rope(raw, where, rope_defaults(cls.defaults, partial=cls.partial))
         fields = common_fields(reader, raw, rope, cls.family, generation=generation, where=where, fixed=cls.fixed)
         every = reader.within("full_attention_interval", 1, _MOST, _PATTERN)
         layers = fields["num_hidden_layers"]
@@ -190,14 +191,14 @@ class Qwen3Next(Model):
         full = config.layer_types[index] == FULL
         mixer = AttentionPlan(bias, bias, norms=True, gated=True) if full else DeltaPlan(config, cls.fused_projections)
         sparse = index in config.expert_layers
-        return LayerPlan(mixer, _experts(config) if sparse else MlpPlan(config.intermediate_size))
+        return LayerPlan(mixer, experts_plan(config) if sparse else MlpPlan(config.intermediate_size))
 
     @classmethod
-    def mtp_plan(cls, config: ModelConfig) -> MtpPlan:
+    def mtp_plan(cls, config: ModelConfig) -> MtpPlan | None:
         """A layer of gated attention; with experts where others have them."""
         assert isinstance(config, HybridConfig)
         bias = config.attention_bias
-        experts = _experts(config) if config.expert_layers else None
+        experts = experts_plan(config) if config.expert_layers else None
         layer = LayerPlan(
             AttentionPlan(bias, bias, norms=True, gated=True), experts or MlpPlan(config.intermediate_size)
         )
@@ -208,7 +209,7 @@ class Qwen3Next(Model):
         """Experts may also be stored as one tensor for all."""
         assert isinstance(config, HybridConfig)
         found = super().adapt(config, sources)
-        return _experts(config).separate(found, config, config.expert_layers, transposed=False)
+        return experts_plan(config).separate(found, config, config.expert_layers, transposed=False)
 
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
@@ -226,7 +227,7 @@ class Qwen3Next(Model):
         return config.sizes.states(config.layers(LINEAR))
 
 
-def _experts(c: HybridConfig) -> ExpertsPlan:
+def experts_plan(c: HybridConfig) -> ExpertsPlan:
     return ExpertsPlan(
         c.num_experts,
         c.num_experts_per_tok,
