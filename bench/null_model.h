@@ -3,7 +3,8 @@
 //
 // Concept. 30 layers of 576 with 9 query and 3 K/V heads of 64, a gated MLP of 1536, q8_0 weights, 49,152 tokens: 9
 // launches a layer for one conversation, 273 with embedding, last norm and head, and one for the likeliest token, of
-// which 4 bytes are read. Self-tests are taken for passed (null_self_tests.h).
+// which 4 bytes are read. As a GPU with matrix instructions, whose products norm x themselves, 7 a layer: 213 in all.
+// Self-tests are taken for passed (null_self_tests.h).
 //
 // Threads: one. REQUIRES: null_driver::use() before OpenCL was called.
 #pragma once
@@ -34,8 +35,11 @@ class NullModel {
   static constexpr std::size_t kPrompt = 1024, kMostTokens = 2048;
   static constexpr std::uint64_t kLaunches = 9 * kLayers + 3 + 1;  // of a decode step and the choice behind it
 
-  // `journal`: a file that need not exist; removed at the end.
-  explicit NullModel(const std::filesystem::path& journal) : device_(opened(journal)) {
+  static constexpr std::uint64_t kNormedLaunches = 7 * kLayers + 2 + 1;  // where products norm x themselves
+
+  // `journal`: a file that need not exist; removed at the end. `emulated`: as KVTRIE_EMULATED_DEVICE.
+  explicit NullModel(const std::filesystem::path& journal, const char* emulated = "")
+      : device_(opened(journal, emulated)) {
     without_self_tests(*device_, journal, [this] { make_weights(); });
     make_cache();
     without_self_tests(*device_, journal, [this] {
@@ -70,8 +74,8 @@ class NullModel {
     Tensor norm, mlp_norm;
   };
 
-  static cl::DevicePtr opened(const std::filesystem::path& journal) {
-    const std::vector<cl::DeviceInfo> all = cl::list_devices();
+  static cl::DevicePtr opened(const std::filesystem::path& journal, const char* emulated) {
+    const std::vector<cl::DeviceInfo> all = cl::list_devices(emulated);
     require(all.size() == 1, "NullModel", "devices: got ", all.size(), ", allowed the null driver's alone");
     cl::Device::Options options;
     options.journal = journal.string();
@@ -113,11 +117,12 @@ class NullModel {
     rotated.rope = &rope_;
     for (std::int32_t i = 0; i < kLayers; ++i) {
       const Layer& layer = layers_[static_cast<std::size_t>(i)];
-      const Tensor mixed = step.attend_qkv(i, ops::matmul(ops::rms_norm(x, layer.norm, 1e-5f), layer.qkv), rotated, {});
+      const Tensor mixed = step.attend_qkv(i, ops::matmul(x, layer.qkv, {}, {layer.norm, 1e-5f}), rotated, {});
       x = ops::matmul(mixed, layer.o, x);
-      x = ops::matmul(ops::matmul_gated(ops::rms_norm(x, layer.mlp_norm, 1e-5f), layer.gate_up), layer.down, x);
+      const ops::InputNorm norm{layer.mlp_norm, 1e-5f};
+      x = ops::matmul(ops::matmul_gated(x, layer.gate_up, ops::Activation::kSilu, norm), layer.down, x);
     }
-    return ops::matmul(ops::rms_norm(rows == 1 ? x : ops::take_rows(x, {0}), norm_, 1e-5f), head_);
+    return ops::matmul(rows == 1 ? x : ops::take_rows(x, {0}), head_, {}, {norm_, 1e-5f});
   }
 
   cl::DevicePtr device_;

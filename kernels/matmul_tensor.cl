@@ -17,6 +17,9 @@
 //
 //   tensor_split, tensor_many, tensor_join   more rows: matmul_tensor_many.cl
 //
+// NORMED: what is multiplied is rms_norm of x, whose weight comes as one more row of each block
+// (matmul_tensor_norm.clh).
+//
 // GATED as in kernels/matmul_group.cl: of each 64 packed outputs 16 of the gate and 16 of the other take turns.
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -24,53 +27,47 @@
 #define ROWS 8  // of a group: 1 or 8
 #endif
 
+#ifndef NORMED
+#define NORMED 0
+#endif
+
 #include "matmul_tensor.clh"
+#include "matmul_tensor_norm.clh"
 
 #define FEW_LANES 128  // a warp for each slice
-#define FEW_X_BYTES (ROWS * UNIT_K * 4)
+#define X_ROWS (ROWS + NORMED)
+#define X_CHUNKS (X_ROWS * 8)  // of 16 bytes
+#define FEW_X_BYTES (X_ROWS * UNIT_K * 4)
 #define FEW_BYTES (UNIT_BYTES + FEW_X_BYTES)                   // of a block
 #define AT_ONCE (RING_BYTES / SLICES / FEW_BYTES < 4 ? 1 : 2)  // blocks of a stage
 #define FEW_STAGES (RING_BYTES / SLICES / (AT_ONCE * FEW_BYTES))
 #define FEW_RING (FEW_STAGES * AT_ONCE * FEW_BYTES)  // of a warp
-#define FEW_X_LOADS ((ROWS * 8 + WARP - 1) / WARP)
+#define FEW_X_LOADS ((X_CHUNKS + WARP - 1) / WARP)
 #define FEW_LOADS ((UNIT_CHUNKS + WARP - 1) / WARP)
 
-// The power of two of each of a group's ROWS rows, by all its lanes. `tops` [SLICES][ROWS].
-INLINE void find_tops(const __global float* x, int m0, int m_size, int k_size, int lane, __local float* tops) {
-  float top[ROWS];
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) top[r] = 0.0f;
-  for (int k = lane * 4; k < k_size; k += FEW_LANES * 4) {
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-      top[r] = fmax(top[r], largest_of_4(*(const __global float4*)(x + (ulong)min(m0 + r, m_size - 1) * k_size + k)));
-  }
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    top[r] = largest_of_warp(top[r]);
-    if (lane % WARP == 0) tops[lane / WARP * ROWS + r] = top[r];
-  }
-}
-INLINE int exponent_of(__local const float* tops, int row) {
-  float top = tops[row];
-#pragma unroll
-  for (int s = 1; s < SLICES; ++s) top = fmax(top, tops[s * ROWS + row]);
-  return row_exponent(top);
-}
+// What x of a lane's row is multiplied by before it is split; `norm` where NORMED.
+typedef struct {
+  float factor;
+  Norm norm;
+} Scaling;
 
 // Adds `count` blocks that are there, x beside the units: two at a time hide what one waits for.
-INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l, int g, float factor,
-                            float sums[][4]) {
+INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l, int g, Scaling by, float sums[][4]) {
   const int x_at = UNIT_BYTES + g * 128 + l % 4 * 16, swap = g % 2 * 64;
+  const int norm_at = UNIT_BYTES + ROWS * 128 + l % 4 * 16;
   Rows8 x[2];
   uint raw[2][RAW];
 #pragma unroll
   for (int b = 0; b < count; ++b) {
     read_unit(at + b * FEW_BYTES, l, raw[b]);
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      split_4(*(const __local float4*)(here + b * FEW_BYTES + x_at + (64 * h ^ swap)), factor, x[b].high + 2 * h,
-              x[b].low + 2 * h);
+    for (int h = 0; h < 2; ++h) {
+      float4 four = *(const __local float4*)(here + b * FEW_BYTES + x_at + (64 * h ^ swap));
+#if NORMED
+      four = normed(four, *(const __local float4*)(here + b * FEW_BYTES + norm_at + 64 * h), by.norm);
+#endif
+      split_4(four, by.factor, x[b].high + 2 * h, x[b].low + 2 * h);
+    }
   }
 #pragma unroll
   for (int b = 0; b < count; ++b) {
@@ -96,9 +93,18 @@ INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l
 __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     __global const float* restrict x, ulong x_offset, __global const uchar* restrict w, ulong w_offset,
     __global const float* restrict add, ulong add_offset, ulong add_stride, int has_add, __global float* restrict y,
-    ulong y_offset, int m_size, int n_size, int k_size, int y_stride) {
+    ulong y_offset, int m_size, int n_size, int k_size, int y_stride
+#if NORMED
+    ,
+    __global const float* restrict weight, ulong weight_offset, float eps, float offset
+#endif
+) {
   __local uchar rings[SLICES * FEW_RING] __attribute__((aligned(128)));
-  __local float tops[SLICES * ROWS];
+  __local float tops[TOPS * ROWS];
+#if NORMED
+  __local float scales[ROWS];
+  weight += weight_offset;
+#endif
   const int lane = get_local_id(0), l = lane % WARP, warp = lane / WARP, m0 = (int)get_group_id(1) * ROWS;
   const int unit_at = get_group_id(0), blocks = k_size / UNIT_K;
   const int begin = slice_begin(warp, blocks), end = slice_begin(warp + 1, blocks);
@@ -113,29 +119,44 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
   uint rows_to[FEW_X_LOADS];
 #pragma unroll
   for (int j = 0; j < FEW_X_LOADS; ++j) {
-    const int i = (l + j * WARP) % (ROWS * 8), r = i / 8, c = i % 8;
+    const int i = (l + j * WARP) % X_CHUNKS, r = i / 8, c = i % 8;
     rows[j] = x + (ulong)min(m0 + r, m_size - 1) * k_size + c * 4;
     rows_to[j] = UNIT_BYTES + r * 128 + (c ^ r % 2 * 4) * 16;
+#if NORMED
+    if (r == ROWS) {
+      rows[j] = weight + c * 4;
+      rows_to[j] = UNIT_BYTES + r * 128 + c * 16;
+    }
+#endif
   }
-#define FEW_BRING(stage, block)                                                                       \
-  _Pragma("unroll") for (int b_ = 0; b_ < AT_ONCE; ++b_) {                                            \
-    if ((block) + b_ < end) {                                                                         \
-      const uint to_ = ring_at + ((stage)*AT_ONCE + b_) * FEW_BYTES;                                  \
-      _Pragma("unroll") for (int j_ = 0; j_ < FEW_X_LOADS; ++j_) {                                    \
-        COPY_16_IF(ROWS == 8 || l < ROWS * 8, to_ + rows_to[j_], rows[j_] + ((block) + b_) * UNIT_K); \
-      }                                                                                               \
-      bring_unit(chunks, FEW_LOADS, group, (block) + b_, to_, l, WARP);                               \
-    }                                                                                                 \
+#define FEW_BRING(stage, block)                                                                \
+  _Pragma("unroll") for (int b_ = 0; b_ < AT_ONCE; ++b_) {                                     \
+    if ((block) + b_ < end) {                                                                  \
+      const uint to_ = ring_at + ((stage)*AT_ONCE + b_) * FEW_BYTES;                           \
+      _Pragma("unroll") for (int j_ = 0; j_ < FEW_X_LOADS; ++j_) {                             \
+        COPY_16_IF((j_ + 1) * WARP <= X_CHUNKS || l + j_ * WARP < X_CHUNKS, to_ + rows_to[j_], \
+                   rows[j_] + ((block) + b_) * UNIT_K);                                        \
+      }                                                                                        \
+      bring_unit(chunks, FEW_LOADS, group, (block) + b_, to_, l, WARP);                        \
+    }                                                                                          \
   }
 #pragma unroll
   for (int s = 0; s < FEW_STAGES - 1; ++s) {
     FEW_BRING(s, begin + AT_ONCE * s);
     COMMIT();
   }
+#if NORMED
+  find_norms(x, m0, m_size, k_size, weight, eps, offset, lane, scales, tops);
+#else
   find_tops(x, m0, m_size, k_size, lane, tops);
+#endif
   barrier(CLK_LOCAL_MEM_FENCE);
   const int g = ROWS > 1 ? l / 4 : 0;
-  const float factor = power_of_two(exponent_of(tops, g));
+  Scaling by = {power_of_two(exponent_of(tops, g)), {1.0f, 0.0f}};
+#if NORMED
+  by.norm.scale = scales[g];
+  by.norm.offset = offset;
+#endif
   float sums[2][4] = {{0.0f, 0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
   int stage = 0;
   for (int block = begin; block < end; block += AT_ONCE) {
@@ -146,9 +167,9 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     COMMIT();
     const int at = stage * AT_ONCE * FEW_BYTES;
     if (AT_ONCE == 2 && block + 1 < end)
-      multiply_blocks(2, ring_at + at, ring + at, l, g, factor, sums);
+      multiply_blocks(2, ring_at + at, ring + at, l, g, by, sums);
     else
-      multiply_blocks(1, ring_at + at, ring + at, l, g, factor, sums);
+      multiply_blocks(1, ring_at + at, ring + at, l, g, by, sums);
     if (++stage == FEW_STAGES) stage = 0;
   }
   ARRIVED(0);

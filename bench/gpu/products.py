@@ -2,6 +2,9 @@
 
 Several weights of one shape are used in turn, so that they come from memory and not from a cache. ``copy`` is what the
 share is of: bytes read and written by a copy of this process' own on the same device, in the same run.
+
+``norm`` compares a norm inside of a product with one in a launch of its own: up to how many numbers of x it pays
+(FamilyRow::norm_numbers).
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ SHAPES = ((4096, 14336), (4096, 4096), (14336, 4096), (2048, 128256), (576, 1536
 ROWS = (1, 8, 16, 64, 512, 4096)
 APART = 200 << 20  # bytes of weights in turn: several times what a GPU's caches hold
 MOST = 8  # weights in turn
+NORMED = ((576, 960), (576, 3072), (2048, 3072), (2048, 16384), (4096, 6144), (4096, 28672))
+EVERY = 1 << 20  # numbers of x: more than any product of few rows has
 
 
 def products(rows: Rows) -> None:
@@ -33,6 +38,38 @@ def products(rows: Rows) -> None:
                 continue  # no whole blocks
             name = f"{stored} {inputs} -> {out}"
             rows.attempt(name, partial(_products_of, rows, device, stored, inputs, out, rate))
+    for inputs, out in NORMED if gpu else ((256, 512),):
+        for stored in ("float16", "q8_0"):
+            rows.attempt(f"norm, {stored} {inputs} -> {out}", partial(_norms_of, rows, device, stored, inputs, out))
+
+
+def _norms_of(rows: Rows, device: Any, stored: str, inputs: int, out: int) -> None:
+    """Device time of norm and product in one launch and in two; where there is no such form, of the same two twice."""
+    weights = _in_turn(device, stored, inputs, out)
+    random = np.random.default_rng(2)
+    norm = (kv.tensor(np.ones(inputs, np.float32), device=device), 1e-6, 0.0)
+    for lines in (1, 4, 8):
+        x = kv.tensor(random.standard_normal((lines, inputs), np.float32), device=device)
+        works: list[Callable[[], Any]] = [partial(kv.ops.matmul, x, weight, norm=norm) for weight in weights]
+        device._norm_in_products(0)
+        apart, launches = device_us(device, works)
+        device._norm_in_products(EVERY)
+        inside, fewer = device_us(device, works)
+        device._norm_in_products(None)
+        rows.say(
+            f"norm and {stored:8} {inputs:6} -> {out:6} {lines:2} rows: {inside:7.1f} us in {fewer:.0f} launches, "
+            f"{apart:7.1f} us in {launches:.0f}",
+            what="norm",
+            stored=stored,
+            inputs=inputs,
+            out=out,
+            rows=lines,
+            numbers=lines * inputs,
+            us=inside,
+            launches=fewer,
+            apart_us=apart,
+            apart_launches=launches,
+        )
 
 
 def copy_rate(rows: Rows, device: Any) -> float:
@@ -61,9 +98,8 @@ def _torch_copy(rows: Rows, count: int) -> float | None:
 
 
 def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, rate: float) -> None:
-    first = random_weight(device, stored, inputs, out)
-    count = min(MOST, max(1, APART // first.nbytes)) if is_gpu(device) else 2
-    weights = [first, *(random_weight(device, stored, inputs, out) for _ in range(count - 1))]
+    weights = _in_turn(device, stored, inputs, out)
+    first = weights[0]
     random = np.random.default_rng(2)
     for lines in ROWS if is_gpu(device) else (1, 8, 64):
         if lines * out > 1 << 27:
@@ -86,6 +122,13 @@ def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, ra
             flops_per_second=flops,
             bytes=first.nbytes,
         )
+
+
+def _in_turn(device: Any, stored: str, inputs: int, out: int) -> list[Any]:
+    """As many weights as do not fit the caches together."""
+    first = random_weight(device, stored, inputs, out)
+    count = min(MOST, max(1, APART // first.nbytes)) if is_gpu(device) else 2
+    return [first, *(random_weight(device, stored, inputs, out) for _ in range(count - 1))]
 
 
 def random_weight(device: Any, stored: str, inputs: int, out: int) -> Any:

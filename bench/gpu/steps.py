@@ -1,6 +1,7 @@
 """Whole steps of models of known shapes: what they take, what of it the host, and which kernels take the rest.
 
-``table``  device time by kernel of one decode step and of one prefill, on a device that keeps the times of launches
+``table``  device time by kernel of one decode step and of one prefill, on a device that keeps the times of launches; of
+           the step also with a launch for each norm
 ``steps``  seconds of steps, and microseconds of the host until one is enqueued, on a device as everybody has it
 
 A decode step chooses its tokens on the device: 4 bytes come to the host for each conversation.
@@ -117,6 +118,13 @@ def _table_of(rows: Rows, device: Any, name: str) -> None:
         device._take_launch_times()
         talk.decode()
         _tell(rows, f"decode of {conversations}", name, device._take_launch_times(), conversations=conversations)
+        device._norm_in_products(0)
+        talk.decode()
+        device._take_launch_times()
+        talk.decode()
+        apart = f"decode of {conversations}, norms apart"
+        _tell(rows, apart, name, device._take_launch_times(), conversations=conversations)
+        device._norm_in_products(None)
         talk.close()
     tokens = PREFILL if is_gpu(device) else 40
     prefill(model, tokens, 1)
@@ -145,7 +153,13 @@ def _steps_of(rows: Rows, device: Any, name: str) -> None:
     rows.say(f"{name}: prefill of {tokens}: {us:.0f} us", what="prefill", shape=name, tokens=tokens, us=us)
     for conversations in (1, 8, 64) if is_gpu(device) else (1, 3):
         # Long histories of many are left to the part `attention`: here they would take longer to compute than to read.
-        _decode(rows, device, name, Talk(model, conversations, tokens if conversations == 1 else 64))
+        talk = Talk(model, conversations, tokens if conversations == 1 else 64)
+        _decode(rows, device, name, talk)
+        if conversations <= 8:
+            device._norm_in_products(0)
+            _decode(rows, device, f"{name}, norms apart", talk)
+            device._norm_in_products(None)
+        talk.close()
 
 
 def _decode(rows: Rows, device: Any, name: str, talk: Talk) -> None:
@@ -171,4 +185,3 @@ def _decode(rows: Rows, device: Any, name: str, talk: Talk) -> None:
         host_us=enqueued.median,
         launches=launches,
     )
-    talk.close()

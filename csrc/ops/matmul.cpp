@@ -1,5 +1,6 @@
 #include "ops/matmul.h"
 
+#include <cmath>
 #include <limits>
 
 #include "ops/matmul_clblast.h"
@@ -63,6 +64,32 @@ void check_add(const char* where, const Tensor& add, const Tensor& x, const Shap
   require(add.shape() == shape || add.shape() == Shape{shape.back()}, where, "add: got ", describe(add), ", allowed ",
           to_string(shape), " or ", to_string({shape.back()}));
 }
+
+void check_norm(const char* where, const InputNorm& norm, const Tensor& x, std::int64_t in) {
+  if (!norm.defined()) return;
+  check_same_device(where, "norm", norm.weight, x);
+  check_dtype(where, "norm", norm.weight, DType::kFloat32);
+  check_shape(where, "norm", norm.weight, {in});
+  require(std::isfinite(norm.eps) && norm.eps >= 0.0f, where, "norm: got eps ", norm.eps,
+          ", allowed finite numbers from 0 on");
+  require(std::isfinite(norm.offset), where, "norm: got offset ", norm.offset, ", allowed finite numbers");
+}
+
+// x of products that may norm it themselves; `apart` is the norm of it by a launch, which they share.
+class Input {
+ public:
+  Input(const Tensor& x, const InputNorm& norm) : x_(x), norm_(norm) {}
+  const Tensor& apart() {
+    if (!norm_.defined()) return x_;
+    if (!normed_.defined()) normed_ = rms_norm(x_, norm_.weight, norm_.eps, norm_.offset);
+    return normed_;
+  }
+
+ private:
+  const Tensor& x_;
+  const InputNorm& norm_;
+  Tensor normed_;
+};
 
 }  // namespace
 
@@ -138,9 +165,11 @@ PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, Prec
   return packed;
 }
 
-Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add) { return matmul(x, std::span(&w, 1), add); }
+Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add, const InputNorm& norm) {
+  return matmul(x, std::span(&w, 1), add, norm);
+}
 
-Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add) {
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add, const InputNorm& norm) {
   constexpr const char* kWhere = "ops.matmul";
   require(!weights.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
   Columns columns;
@@ -152,8 +181,11 @@ Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tens
   require(columns.all <= kMaxSide, kWhere, "w: got ", columns.all, " outputs, allowed up to ", kMaxSide);
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
   check_add(kWhere, add, x, y.shape());
+  check_norm(kWhere, norm, x, weights.front().in_features());
+  Input input(x, norm);
   for (const PackedWeight& w : weights) {
-    launch_packed(x, w, add, y, columns);
+    if (!norm.defined() || !launch_normed(x, norm, w, add, y, columns))
+      launch_packed(input.apart(), w, add, y, columns);
     columns.begin += w.out_features();
   }
   return y;
@@ -185,17 +217,19 @@ Tensor embedding(std::span<const PackedWeight> weights, const Tensor& ids) {
   return y;
 }
 
-Tensor matmul_gated(const Tensor& x, const PackedPair& w, Activation activation) {
+Tensor matmul_gated(const Tensor& x, const PackedPair& w, Activation activation, const InputNorm& norm) {
   constexpr const char* kWhere = "ops.matmul_gated";
   require(w.defined(), kWhere, "w: got an empty pair, allowed one made by pack_pair");
   check_input(kWhere, x, w.panels(), w.in_features());
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
-  launch_gated(x, w, activation, y);
+  check_norm(kWhere, norm, x, w.in_features());
+  if (!norm.defined() || !launch_normed(x, norm, w, activation, y))
+    launch_gated(Input(x, norm).apart(), w, activation, y);
   return y;
 }
 
 Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<MatmulBackend> backend,
-              const Tensor& add) {
+              const Tensor& add, const InputNorm& norm) {
   constexpr const char* kWhere = "ops.matmul";
   check_weight(kWhere, "w", w);
   check_input(kWhere, x, w, w.dim(transpose_w ? 1 : 0));
@@ -206,10 +240,12 @@ Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<
     chosen = MatmulBackend::kPacked;
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
   check_add(kWhere, add, x, y.shape());
+  check_norm(kWhere, norm, x, x.dim(-1));
+  Input input(x, norm);
   if (chosen == MatmulBackend::kClblast) {
-    launch_clblast(x, w, transpose_w, y);
+    launch_clblast(input.apart(), w, transpose_w, y);
   } else {
-    launch_rows(x, w, transpose_w, y);
+    launch_rows(input.apart(), w, transpose_w, y);
   }
   return add.defined() ? ops::add(y, add) : y;
 }

@@ -21,7 +21,7 @@
 // there, too.
 //
 // The kernel of a product can also compute the operation that follows it: `add` (a residual or a bias), and the gate of
-// a gated block. The bits are those of the separate operations.
+// a gated block; and the one before it, an RMS norm of x (InputNorm). The bits are those of the separate operations.
 #pragma once
 
 #include <cstddef>
@@ -113,23 +113,33 @@ PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightD
 // Blocks of equal dtype and size.
 PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, Precision precision = Precision::kAuto);
 
+// The norm before a product: what is multiplied is rms_norm(x, weight, eps, offset). It costs no launch where matrix
+// instructions multiply few rows (matmul_tensor.h), else one. `weight` float32 [in]; undefined: no norm.
+struct InputNorm {
+  Tensor weight;
+  float eps = 1e-6f, offset = 0.0f;
+  bool defined() const noexcept { return weight.defined(); }
+};
+
 // x float32 [.., in] -> float32 [.., out]. `add`, when defined, is added: float32 [.., out] or [out].
-Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {});
+Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {}, const InputNorm& norm = {});
 // Weights of equal `in` that are kept differently as one: their outputs one after the other, a launch for each.
-Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add = {});
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add = {},
+              const InputNorm& norm = {});
 // The numbers of the outputs `ids` of w: ids int32 [tokens] -> float32 [tokens, in]. An id that is no output gives NaN.
 Tensor embedding(const PackedWeight& w, const Tensor& ids);
 // The same of weights of equal `in`, their outputs one after the other.
 Tensor embedding(std::span<const PackedWeight> weights, const Tensor& ids);
 // w [out, in], or [in, out] when transpose_w is false. With the packed backend an unpacked weight goes through a row
-// kernel that needs no packing. `add` costs a second launch.
+// kernel that needs no packing. `add` and `norm` cost a launch each.
 Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w = true, std::optional<MatmulBackend> backend = {},
-              const Tensor& add = {});
+              const Tensor& add = {}, const InputNorm& norm = {});
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 const char* name_of(Activation activation) noexcept;       // "silu", "gelu"
 Activation activation_from_name(const std::string& name);  // throws kArgument for an unknown name
 // activation(x * gate') * (x * up'): the bits of silu_mul or gelu_mul over two products.
-Tensor matmul_gated(const Tensor& x, const PackedPair& w, Activation activation = Activation::kSilu);
+Tensor matmul_gated(const Tensor& x, const PackedPair& w, Activation activation = Activation::kSilu,
+                    const InputNorm& norm = {});
 
 }  // namespace kvtrie::ops

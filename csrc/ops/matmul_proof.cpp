@@ -1,10 +1,12 @@
 #include "ops/matmul_proof.h"
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <vector>
 
 #include "ops/matmul_enqueue.h"
+#include "ops/ops.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
 
@@ -233,6 +235,25 @@ bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
     bare::matmul_tensor(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
   };
   return agrees(device, variant.stored, variant.gated, launch, true);
+}
+
+// Of rows that use every lane of rms_norm, some of them twice.
+bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
+  const Sides sides{11, 70, is_from_blocks(variant.stored) ? 512 : 608};
+  const SmallProduct small(device, sides), apart(device, sides);
+  const std::vector<float> numbers = small_numbers(sides.k, 5, 19, 0.11f, -0.9f);
+  const InputNorm norm{Tensor::from_host(device, DType::kFloat32, {sides.k}, numbers.data()), 1e-6f, 1.0f};
+  const SmallWeight w(sides, variant.stored, 5), up(sides, variant.stored, 11);
+  const Tensor panels = variant.gated ? pair_panels(device, w, up, variant.stored) : w.panels(device);
+  bare::matmul_tensor(variant, small.x_tensor, panels, sides, {}, small.y, small.columns(), norm);
+  TensorVariant plain = variant;
+  plain.normed = false;
+  const Tensor normed = rms_norm(apart.x_tensor, norm.weight, norm.eps, norm.offset);
+  bare::matmul_tensor(plain, normed, panels, sides, {}, apart.y, apart.columns());
+  std::vector<float> got(small.y.size()), wanted(apart.y.size());
+  small.y.copy_to_host(got.data());
+  apart.y.copy_to_host(wanted.data());
+  return std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
 }
 
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {

@@ -48,14 +48,21 @@ Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns&
 }
 
 void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides, const Ends& ends,
-         const Tensor& y) {
+         const Tensor& y, const InputNorm& norm) {
   const cl::DevicePtr& device = x.device();
   const std::size_t packed = packed_outputs(sides, variant.gated.has_value());
-  device->launch(device->kernel("matmul_tensor", "tensor_few", variant.options()),
-                 {kLanes * divide_up(packed, kUnit), divide_up(sides.m, variant.rows), 0}, {kLanes, 1, 0}, x.buffer(),
-                 x.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
-                 ends.add_at, ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k,
-                 ends.y_stride);
+  const auto launch = [&](const auto&... of_norm) {
+    device->launch(device->kernel("matmul_tensor", "tensor_few", variant.options()),
+                   {kLanes * divide_up(packed, kUnit), divide_up(sides.m, variant.rows), 0}, {kLanes, 1, 0}, x.buffer(),
+                   x.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
+                   ends.add_at, ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k,
+                   ends.y_stride, of_norm...);
+  };
+  if (variant.normed) {
+    launch(norm.weight.buffer(), norm.weight.offset(), norm.eps, norm.offset);
+  } else {
+    launch();
+  }
 }
 
 // x as halves: high terms, then low ones; and what the products of each row are multiplied by.
@@ -95,12 +102,30 @@ void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, c
                  ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, packed, ends.y_stride);
 }
 
+// The form for such a product, if it works here. The local memory that a group may have shows when it is tried: then
+// with as much as every device allows.
+std::optional<TensorVariant> proven(const Tensor& x, const Sides& sides, WeightDType stored,
+                                    std::optional<Activation> gated) {
+  const cl::DevicePtr& device = x.device();
+  if (!tensor_cores(*device) || !tensor_takes(x, sides, stored)) return std::nullopt;
+  const TensorLimits limits{device->info().compute_units, local_bytes_of_unit(*device)};
+  TensorVariant variant = choose_tensor(limits, sides, stored, gated);
+  const auto works = [&] {
+    return variant_works(device, variant.key(), [&] { return tensor_agrees(device, variant); });
+  };
+  if (works()) return variant;
+  if (variant.ring_bytes == tuned_rings().least_ring && variant.rows > 0) return std::nullopt;
+  variant.ring_bytes = tuned_rings().least_ring;
+  variant.saves_locally = false;
+  return works() ? std::optional(variant) : std::nullopt;
+}
+
 }  // namespace
 
 std::string TensorVariant::options() const {
   std::string text = join("-DSTORED=", static_cast<int>(stored));
   if (rows > 0) {
-    text += join(" -DROWS=", rows);
+    text += join(" -DROWS=", rows, normed ? " -DNORMED=1" : "");
   } else {
     text += join(" -DWARPS_M=", warps_m, " -DWARPS_N=", warps_n, " -DSPLIT=", split ? 1 : 0,
                  " -DSAVE_LOCALLY=", saves_locally ? 1 : 0);
@@ -143,15 +168,21 @@ bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexc
   return halves && sides.k % kUnit == 0 && x.offset() % 4 == 0;
 }
 
+bool tensor_norms(cl::Device& device, const InputNorm& norm, const Sides& sides) {
+  constexpr std::int32_t kNormLanes = 64, kNormWidth = 4;  // of rms_norm
+  return sides.m <= tuned_rings().few_rows && std::int64_t{sides.m} * sides.k <= norm_numbers(device) &&
+         norm.weight.offset() % 4 == 0 && lanes_for(device) == kNormLanes && row_width(device) == kNormWidth;
+}
+
 namespace bare {
 
 void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
-                   const Tensor& add, const Tensor& y, const Columns& columns) {
+                   const Tensor& add, const Tensor& y, const Columns& columns, const InputNorm& norm) {
   ensure(panels.offset() * size_of(panels.dtype()) % 16 == 0, "matmul_tensor", "panels: got offset ", panels.offset(),
          ", allowed multiples of 16 bytes");
   const Ends ends = ends_of(x, add, y, columns);
   if (variant.rows > 0) {
-    few(variant, x, panels, sides, ends, y);
+    few(variant, x, panels, sides, ends, y, norm);
   } else {
     many(variant, x, panels, sides, ends, y);
   }
@@ -159,23 +190,23 @@ void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& 
 
 }  // namespace bare
 
-// The local memory that a group may have shows when it is tried: then with as much as every device allows.
 bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                    std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
+  const std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
+  if (variant) bare::matmul_tensor(*variant, x, panels, sides, add, y, columns);
+  return variant.has_value();
+}
+
+bool launch_tensor_normed(const Tensor& x, const InputNorm& norm, const Tensor& panels, const Sides& sides,
+                          WeightDType stored, std::optional<Activation> gated, const Tensor& add, const Tensor& y,
+                          const Columns& columns) {
   const cl::DevicePtr& device = x.device();
-  if (!tensor_cores(*device) || !tensor_takes(x, sides, stored)) return false;
-  const TensorLimits limits{device->info().compute_units, local_bytes_of_unit(*device)};
-  TensorVariant variant = choose_tensor(limits, sides, stored, gated);
-  const auto works = [&] {
-    return variant_works(device, variant.key(), [&] { return tensor_agrees(device, variant); });
-  };
-  if (!works()) {
-    if (variant.ring_bytes == tuned_rings().least_ring && variant.rows > 0) return false;
-    variant.ring_bytes = tuned_rings().least_ring;
-    variant.saves_locally = false;
-    if (!works()) return false;
-  }
-  bare::matmul_tensor(variant, x, panels, sides, add, y, columns);
+  if (!tensor_cores(*device) || !tensor_norms(*device, norm, sides)) return false;
+  std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
+  if (!variant) return false;
+  variant->normed = true;
+  if (!variant_works(device, variant->key(), [&] { return normed_agrees(device, *variant); })) return false;
+  bare::matmul_tensor(*variant, x, panels, sides, add, y, columns, norm);
   return true;
 }
 

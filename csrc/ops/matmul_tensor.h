@@ -2,8 +2,9 @@
 // matmul_tensor_many.cl).
 //
 // The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. Up to 8
-// rows are one launch. More are made halves first, by a launch of their own; and where there would be fewer groups than
-// the device has units for, each group takes a slice of k, and one more launch adds these.
+// rows are one launch, which can norm them itself, with the bits of rms_norm before it. More are made halves first, by
+// a launch of their own; and where there would be fewer groups than the device has units for, each group takes a slice
+// of k, and one more launch adds these.
 //
 // Every form sums alike, so a row's bits do not depend on the rows beside it. A form that fails its self-test is
 // replaced by the work-group family (matmul_group.h), whose sums are rounded otherwise.
@@ -27,6 +28,7 @@ struct TensorVariant {
   bool split = false;                     // of many: a group for each slice of k
   std::size_t ring_bytes = 0;             // of local memory, for what is on its way
   bool saves_locally = true;              // of many: sums of earlier slices in local memory, not in registers
+  bool normed = false;                    // of few: x is normed first
   std::string options() const;
   std::string key() const;  // for self-tests
 };
@@ -40,15 +42,22 @@ TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, Weig
                             std::optional<Activation> gated);
 // Whether there is a form for such a product at all: by type, by k and by where x begins.
 bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexcept;
+// Whether a product of few rows is to norm them itself: each of its groups reads all of x once more for that, so x must
+// not be large (norm_numbers). Where rms_norm adds in the order that kernels/matmul_tensor_norm.clh follows.
+bool tensor_norms(cl::Device& device, const InputNorm& norm, const Sides& sides);
 
 namespace bare {
-// `add`: [columns], [m, columns] or undefined; undefined where gated.
+// `add`: [columns], [m, columns] or undefined; undefined where gated. `norm`: where the variant is normed.
 void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
-                   const Tensor& add, const Tensor& y, const Columns& columns);
+                   const Tensor& add, const Tensor& y, const Columns& columns, const InputNorm& norm = {});
 }  // namespace bare
 
 // Whether matrix instructions took the product. REQUIRES: checked arguments.
 bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                    std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns);
+// The same of rms_norm of x, in one launch; false: nothing was launched.
+bool launch_tensor_normed(const Tensor& x, const InputNorm& norm, const Tensor& panels, const Sides& sides,
+                          WeightDType stored, std::optional<Activation> gated, const Tensor& add, const Tensor& y,
+                          const Columns& columns);
 
 }  // namespace kvtrie::ops

@@ -124,6 +124,20 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
                       columns);
 }
 
+bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedWeight& w, const Tensor& add, const Tensor& y,
+                   const Columns& columns) {
+  const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  return w.precision() == Precision::kAuto &&
+         launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), {}, add, y, columns);
+}
+
+bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedPair& w, Activation activation,
+                   const Tensor& y) {
+  const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  return w.precision() == Precision::kAuto &&
+         launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()});
+}
+
 // By the program that a product of as many rows with these weights needs, too.
 void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = ids.device();
@@ -180,11 +194,16 @@ void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::opti
       matmul(x, plain);
       continue;
     }
-    matmul(x, blocks ? ops::pack_blocks(matrix, precision) : pack(plain, true, stored, precision));
+    const PackedWeight weight = blocks ? ops::pack_blocks(matrix, precision) : pack(plain, true, stored, precision);
+    const InputNorm norm =
+        tensor_cores(*device) ? InputNorm{Tensor::zeros(device, DType::kFloat32, {in})} : InputNorm{};
+    matmul(x, weight);
+    if (norm.defined()) matmul(x, weight, {}, norm);
     if (!gated) continue;
     const PackedPair pair =
         blocks ? pack_pair_blocks(matrix, matrix, precision) : pack_pair(plain, plain, stored, precision);
     matmul_gated(x, pair, *gated);
+    if (norm.defined()) matmul_gated(x, pair, *gated, norm);
   }
 }
 

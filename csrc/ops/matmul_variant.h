@@ -46,6 +46,10 @@ struct Columns {
 };
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns);  // add: may be undefined
+// The same of rows that the product norms itself; false: there is no such form here, and nothing was launched.
+bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedWeight& w, const Tensor& add, const Tensor& y,
+                   const Columns& columns);
+bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& ids, const Tensor& y);
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);

@@ -13,6 +13,7 @@ struct Record {
   Mutex mutex;
   std::optional<KernelFamily> family KVTRIE_GUARDED_BY(mutex);
   std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
+  std::optional<std::int64_t> norm_numbers KVTRIE_GUARDED_BY(mutex);
   Units units KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
@@ -49,6 +50,12 @@ std::optional<bool> tensor_cores_override(cl::Device& device) { return kept(devi
 
 void set_tensor_cores_override(cl::Device& device, std::optional<bool> use) {
   keep(device, &Record::tensor_cores, use);
+}
+
+std::optional<std::int64_t> norm_numbers_override(cl::Device& device) { return kept(device, &Record::norm_numbers); }
+
+void set_norm_numbers_override(cl::Device& device, std::optional<std::int64_t> numbers) {
+  keep(device, &Record::norm_numbers, numbers);
 }
 
 Units integer_units(cl::Device& device) { return kept(device, &Record::units); }

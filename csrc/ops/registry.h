@@ -20,6 +20,9 @@ void set_family_override(cl::Device& device, std::optional<KernelFamily> family)
 std::optional<bool> tensor_cores_override(cl::Device& device);
 void set_tensor_cores_override(cl::Device& device, std::optional<bool> use);
 
+std::optional<std::int64_t> norm_numbers_override(cl::Device& device);
+void set_norm_numbers_override(cl::Device& device, std::optional<std::int64_t> numbers);
+
 struct Units {
   std::optional<IntegerUnits> chosen, measured;  // what was chosen stands in for what was measured
 };

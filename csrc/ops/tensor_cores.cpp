@@ -4,6 +4,7 @@
 
 #include "ops/family.h"
 #include "ops/registry.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -12,7 +13,7 @@ constexpr std::uint32_t kFirstCapability = 80;  // mma.sync of m16n8k16, ldmatri
 
 // Whether any device of the process was ever told otherwise. Every product asks, and looking for what a device was told
 // costs more than the rest of the answer.
-std::atomic<bool> told{false};
+std::atomic<bool> told{false}, norms_told{false};
 
 }  // namespace
 
@@ -27,6 +28,16 @@ bool tensor_cores(cl::Device& device) {
 void set_tensor_cores(cl::Device& device, std::optional<bool> use) {
   if (use) told = true;
   registry::set_tensor_cores_override(device, use);
+}
+
+std::int64_t norm_numbers(cl::Device& device) {
+  const std::int64_t usual = family_row(KernelFamily::kWorkGroup).norm_numbers;
+  return norms_told.load(std::memory_order_relaxed) ? registry::norm_numbers_override(device).value_or(usual) : usual;
+}
+
+void set_norm_numbers(cl::Device& device, std::optional<std::int64_t> numbers) {
+  if (numbers) norms_told = true;
+  registry::set_norm_numbers_override(device, numbers);
 }
 
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "cl/device.h"
@@ -22,5 +23,10 @@ void set_tensor_cores(cl::Device& device, std::optional<bool> use);
 // Guide, "Technical specifications per compute capability"). OpenCL reports 48 KiB of local memory for a group;
 // NVIDIA's compiler takes more where a kernel declares it, which a self-test has to show.
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept;
+
+// Up to how many numbers of x, rows times k, a product of few rows norms them itself (FamilyRow::norm_numbers).
+std::int64_t norm_numbers(cl::Device& device);
+// Overrides it for this device, 0 for none; nullopt restores it. Results keep their bits. For tests and experiments.
+void set_norm_numbers(cl::Device& device, std::optional<std::int64_t> numbers);
 
 }  // namespace kvtrie::ops

@@ -121,6 +121,7 @@ std::string refusal(const FamilyRow& row) {
   if (row.least_ring > row.most_ring || row.least_ring % 4096 != 0 || row.most_ring % 4096 != 0 ||
       row.many_ring % 8192 != 0)
     return out_of_range("rings", static_cast<std::int64_t>(row.least_ring), "pages of 4096 bytes, least to most");
+  if (row.norm_numbers < 0) return out_of_range("norm_numbers", row.norm_numbers, "0 or more");
   return {};
 }
 

@@ -86,6 +86,7 @@ struct FamilyRow {
   std::int32_t few_rows;
   std::size_t least_lanes, few_lanes, many_lanes;
   std::size_t least_ring, most_ring, many_ring;
+  std::int64_t norm_numbers;  // of x, up to which a product by matrix instructions norms few rows itself
 };
 const FamilyRow& family_row(KernelFamily family);
 std::span<const FamilyRow> family_rows() noexcept;

@@ -75,9 +75,10 @@ constexpr std::array kAttention = {
 // The serial family has one work-item for each unit of work. Of local memory: what every device allows is 40 KiB; 128
 // KiB are enough to have on the way.
 constexpr std::array kFamilies = {
-    // lanes, lanes of argmax, rows of a state, few rows, lanes: least, few, many, rings: least, most, of many rows
-    FamilyRow{KernelFamily::kSerial, 1, 1, 8, 8, 1, 1, 1, 0, 0, 0},
-    FamilyRow{KernelFamily::kWorkGroup, 64, 512, 8, 8, 32, 128, 256, 40960, 131072, 65536},
+    // lanes, lanes of argmax, rows of a state, few rows, lanes: least, few, many, rings: least, most, of many rows,
+    // norms
+    FamilyRow{KernelFamily::kSerial, 1, 1, 8, 8, 1, 1, 1, 0, 0, 0, 0},
+    FamilyRow{KernelFamily::kWorkGroup, 64, 512, 8, 8, 32, 128, 256, 40960, 131072, 65536, 16384},
 };
 
 }  // namespace

@@ -38,6 +38,9 @@ std::int64_t to_integer(py::handle value, std::string_view where, std::string_vi
 std::int32_t to_int32(py::handle value, std::string_view where, std::string_view name, std::int32_t least = 0);
 bool to_flag(py::handle value, std::string_view where, std::string_view name);      // True or False, numpy's too
 double to_number(py::handle value, std::string_view where, std::string_view name);  // finite
+inline float to_float(py::handle value, std::string_view where, std::string_view name) {
+  return static_cast<float>(to_number(value, where, name));
+}
 
 // The UTF-8 of a str; valid as long as the object.
 std::string_view to_text(py::handle value, std::string_view where, std::string_view name);

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base_class.h"
 #include "convert.h"
+#include "ops/tensor_cores.h"
 #include "tensor/storage.h"
 
 namespace kvtrie::binding {
@@ -275,6 +277,17 @@ context of several devices without a queue, and for a device that ``devices()`` 
         self.open(std::move(options));
       },
       "For benches: opens the device so that it keeps each launch's times. Before anything else does.");
+  c.def(
+      "_norm_in_products",
+      [](DeviceHandle& self, const Typed<"int | None">& numbers) {
+        std::optional<std::int64_t> most;
+        if (!numbers.is_none())
+          most = to_integer(numbers, "Device", "numbers", 0, std::numeric_limits<std::int32_t>::max());
+        ops::set_norm_numbers(*self.open(), most);
+      },
+      py::arg("numbers"),
+      "For benches: up to how many numbers of x, rows times k, products norm them themselves; None: as the device "
+      "does. 0: a launch for each norm. Results keep their bits.");
   c.def("_take_launch_times", &take_launch_times,
         R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).
 

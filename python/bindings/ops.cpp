@@ -128,10 +128,6 @@ void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Type
   without_gil([&] { ops::warm_up(place.device, spec); });
 }
 
-float to_float(const py::object& value, const char* where, const char* name) {
-  return static_cast<float>(to_number(value, where, name));
-}
-
 void init_rope(py::module_& m) {
   py::class_<ops::DeviceRope> c(
       m, "RopeTable", R"(The frequencies of a rotary embedding on a device: made once, used by every call of ``rope``.

@@ -24,6 +24,15 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
+// (weight, eps, offset) of the norm before a product, or None.
+ops::InputNorm to_norm(const py::object& value, const Placement& place, const char* where) {
+  if (value.is_none()) return {};
+  const std::vector<py::object> items = to_items(value, where, "norm", "(weight, eps, offset)");
+  require(items.size() == 3, where, "norm: got ", items.size(), " items, allowed (weight, eps, offset)");
+  return {to_tensor(items[0], place, where, "norm"), to_float(items[1], where, "norm"),
+          to_float(items[2], where, "norm")};
+}
+
 // Whether `value` is a tuple or list that begins with an Item.
 template <class Item>
 bool are_several(const py::object& value) {
@@ -42,24 +51,27 @@ std::vector<ops::PackedWeight> packed_weights(const py::object& value, const cha
 }
 
 // Outputs one after the other, of weights that are kept differently.
-Tensor matmul_several(const py::object& x, const py::object& w, const py::object& add) {
+Tensor matmul_several(const py::object& x, const py::object& w, const py::object& add, const py::object& norm) {
   const std::vector<ops::PackedWeight> items = packed_weights(w, "matmul", "w");
   const Placement place{false, items.front().panels().device()};
   const Tensor a = to_tensor(x, place, "matmul", "x");
   const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-  return without_gil([&] { return ops::matmul(a, items, added); });
+  const ops::InputNorm first = to_norm(norm, place, "matmul");
+  return without_gil([&] { return ops::matmul(a, items, added, first); });
 }
 
 Tensor matmul(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | ops.PackedWeight | Sequence[ops.PackedWeight]">& w,
-              bool transpose_w, const Typed<"str | None">& backend, const Typed<"ArrayLike | None">& add) {
+              bool transpose_w, const Typed<"str | None">& backend, const Typed<"ArrayLike | None">& add,
+              const Typed<"tuple[ArrayLike, float, float] | None">& norm) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
-  if (are_several<ops::PackedWeight>(w)) return matmul_several(x, w, add);
+  if (are_several<ops::PackedWeight>(w)) return matmul_several(x, w, add, norm);
   if (!py::isinstance<ops::PackedWeight>(w)) {
     const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
     const Tensor b = to_tensor(w, place, "matmul", "w");
     const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted, added); });
+    const ops::InputNorm first = to_norm(norm, place, "matmul");
+    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted, added, first); });
   }
   const auto& packed = w.cast<ops::PackedWeight&>();
   require(transpose_w, "matmul",
@@ -69,7 +81,8 @@ Tensor matmul(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | ops.PackedWe
   const Placement place{false, packed.panels().device()};
   const Tensor a = to_tensor(x, place, "matmul", "x");
   const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-  return without_gil([&] { return ops::matmul(a, packed, added); });
+  const ops::InputNorm first = to_norm(norm, place, "matmul");
+  return without_gil([&] { return ops::matmul(a, packed, added, first); });
 }
 
 ops::Precision to_precision(const py::object& name, const char* where) {
@@ -137,13 +150,16 @@ ops::PackedPair pack_pair(const Typed<"ArrayLike">& gate, const Typed<"ArrayLike
   return without_gil([&] { return ops::pack_pair(a, b, wanted, chosen); });
 }
 
-Tensor matmul_gated(const Typed<"ArrayLike">& x, const Typed<"ops.PackedPair">& w, const Typed<"str">& activation) {
+Tensor matmul_gated(const Typed<"ArrayLike">& x, const Typed<"ops.PackedPair">& w, const Typed<"str">& activation,
+                    const Typed<"tuple[ArrayLike, float, float] | None">& norm) {
   if (!py::isinstance<ops::PackedPair>(w)) refuse_type(w, "matmul_gated", "w", "a PackedPair");
   const auto& pair = w.cast<ops::PackedPair&>();
   const ops::Activation chosen =
       ops::activation_from_name(std::string(to_text(activation, "matmul_gated", "activation")));
-  const Tensor a = to_tensor(x, {false, pair.panels().device()}, "matmul_gated", "x");
-  return without_gil([&] { return ops::matmul_gated(a, pair, chosen); });
+  const Placement place{false, pair.panels().device()};
+  const Tensor a = to_tensor(x, place, "matmul_gated", "x");
+  const ops::InputNorm first = to_norm(norm, place, "matmul_gated");
+  return without_gil([&] { return ops::matmul_gated(a, pair, chosen, first); });
 }
 
 // Rows of a table: `items`, tensors or packed weights, one after the other, of `limit` rows together.
@@ -214,13 +230,15 @@ blocks: numpy, uint8 [out, bytes of a row], as a GGUF file holds them. ``dtype``
 ``pack``. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises ``ArgumentError`` for bytes that are no rows
 of whole blocks.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
-        py::arg("add") = py::none(),
+        py::arg("add") = py::none(), py::arg("norm") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
 
 ``w``: a tensor, an array, a ``PackedWeight``, or a tuple of those whose outputs come one after the other (weights that are
 kept differently, or do not fit into one buffer; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
 "packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
-the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
+the product: inside its kernel for a ``PackedWeight``, by a second one otherwise. ``norm``: (weight float32 [in], eps,
+offset); x is ``rms_norm(x, *norm)`` then, with the same bits: inside the product's kernel where matrix instructions
+multiply up to 8 rows by a ``PackedWeight``, by one before it otherwise.)");
   m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(), py::kw_only(),
         py::arg("precision") = "auto",
         R"(Two weights of a gated block laid out for ``matmul_gated``.
@@ -232,10 +250,11 @@ gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dt
         "Two weights of a gated block laid out for ``matmul_gated``: blocks of equal shape and dtype, as for "
         "``pack_blocks``.");
   m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",
+        py::arg("norm") = py::none(),
         R"(activation(x @ gate.T) * (x @ up.T) by one kernel: x float32 [.., in] -> float32 [.., out].
 
 ``w``: the two weights as ``pack_pair`` laid them out. ``activation``: "silu" or "gelu" (the tanh form). The bits are
-those of ``silu_mul`` or ``gelu_mul`` over two products with packed weights.)");
+those of ``silu_mul`` or ``gelu_mul`` over two products with packed weights. ``norm``: as for ``matmul``.)");
   m.def("embedding", &embedding, py::arg("table"), py::arg("ids"),
         R"(Rows of a table: table [vocab, dim], ids [tokens] -> float32 [tokens, dim].
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cl/device.h"
 #include "null_model.h"
+#include "ops/tensor_cores.h"
 
 namespace kvtrie {
 namespace {
@@ -77,6 +78,24 @@ TEST_F(NullDriver, ADecodeStepAsksLittle) {
   EXPECT_GE(calls("clFlush"), kSteps * kLaunches / 17);
   EXPECT_EQ(null_driver::bytes().down, kSteps * sizeof(std::int32_t));
   EXPECT_LE(null_driver::bytes().up, kSteps * 1024);
+}
+
+// Products by matrix instructions norm x themselves; told not to, they leave it to launches of rms_norm.
+TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNorms) {
+  const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
+  bench::NullModel model(journal, "gpu compute_capability=90");
+  const auto launches_of_a_step = [&] {
+    model.begin();
+    model.decode();
+    null_driver::reset();
+    model.decode();
+    return calls("clEnqueueNDRangeKernel");
+  };
+  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kNormedLaunches);
+  ops::set_norm_numbers(*model.device(), bench::NullModel::kHidden - 1);
+  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kLaunches);
+  ops::set_norm_numbers(*model.device(), bench::NullModel::kHidden);
+  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kNormedLaunches);
 }
 
 TEST_F(NullDriver, WhatHasNotChangedIsNotSetAgain) {

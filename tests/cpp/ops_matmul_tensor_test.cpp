@@ -86,6 +86,9 @@ TEST_F(MatmulTensor, FallsBackWhereTheCompilerRefuses) {
   const auto x = Random(7).normals(3 * 64);
   const Tensor some = Tensor::from_host(emulated, DType::kFloat32, {3, 64}, x.data());
   expect_close(download(matmul(some, packed)), w.products(x), kProducts, "");
+  const InputNorm norm{Tensor::from_host(emulated, DType::kFloat32, {64}, Random(5).normals(64).data()), 1e-6f, 1.0f};
+  EXPECT_TRUE(same_bits(download(matmul(some, packed, {}, norm)),
+                        download(matmul(rms_norm(some, norm.weight, norm.eps, norm.offset), packed))));
   const TensorVariant variant =
       choose_tensor({emulated->info().compute_units, local_bytes_of_unit(*emulated)}, {3, 70, 64}, w.stored, {});
   EXPECT_EQ(registry::verdict(*emulated, variant.key()), false);
@@ -160,6 +163,28 @@ TEST_F(MatmulTensorDevice, AddAndGateHaveTheBitsOfSeparateOperations) {
       EXPECT_TRUE(same_bits(matmul(x, gate.packed(), bias), add(g, bias))) << rows << " " << name_of(stored);
       EXPECT_TRUE(same_bits(matmul(x, gate.packed(), u), add(g, u))) << rows << " " << name_of(stored);
     }
+}
+
+// Those of a launch of rms_norm before it: told to take none, and as many as there are.
+TEST_F(MatmulTensorDevice, ANormHasTheBitsOfALaunchOfItsOwn) {
+  for (const WeightDType stored : sampled(kGroupTypes, 11, 11)) {
+    const std::int64_t in = is_from_blocks(stored) ? 512 : 320;
+    const GroupWeight gate(stored, kOut, in), up(stored, kOut, in, 3);
+    const PackedWeight packed = gate.packed();
+    const InputNorm norm{upload(Random(5).normals(static_cast<std::size_t>(in)), {in}), 1e-6f, 1.0f};
+    for (const std::int64_t rows : {1, 5, 8, 9}) {
+      const Tensor x = upload(rows_of(rows, in), {rows, in});
+      const Tensor h = rms_norm(x, norm.weight, norm.eps, norm.offset);
+      for (const std::int64_t numbers : {std::int64_t{0}, std::int64_t{1} << 20}) {
+        set_norm_numbers(*shared_device(), numbers);
+        EXPECT_TRUE(same_bits(matmul(x, packed, {}, norm), matmul(h, packed))) << rows << " " << name_of(stored);
+        EXPECT_TRUE(
+            same_bits(matmul_gated(x, pair_of(gate, up), Activation::kSilu, norm), matmul_gated(h, pair_of(gate, up))))
+            << rows << " " << name_of(stored);
+      }
+      set_norm_numbers(*shared_device(), std::nullopt);
+    }
+  }
 }
 
 TEST_F(MatmulTensorDevice, ANaNReachesItsOwnRowAlone) {

@@ -156,6 +156,8 @@ def _put(memory: ptx.GlobalMemory, given: list[Any]) -> list[Any]:
 class Product:
     """One product of ``rows`` rows by each of its kernels; n is no multiple of 64 outputs. ``gated``: two weights."""
 
+    ends: tuple[Any, ...] = ()  # further arguments of tensor_few
+
     def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False) -> None:
         self.rows, self.n, self.k, self.stored, self.gated = rows, n, k, stored, gated
         self.packed_outputs = -(-n // 16) * 32 if gated else n
@@ -163,6 +165,7 @@ class Product:
         self.x, self.w = numbers(rows, k), weights(self.groups * 64, k, stored)
         self.add = np.random.default_rng(9).standard_normal(n).astype(np.float32) * 1e-3
         self.halves, self.back = split(self.x)
+        self.given = self.x  # what the kernel reads
 
     def wanted(self) -> Any:
         sums = self.x.astype(np.float64) @ self.w.numbers.T
@@ -204,7 +207,7 @@ class Product:
     def few(self, program: ptx.Program, seed: int, rows_of_group: int) -> tuple[Any, ptx.Report]:
         memory = ptx.GlobalMemory()
         y = memory.put(np.full((self.rows, self.n), np.nan, np.float32))
-        given = [self.x, 0, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k, self.n]
+        given = [self.given, 0, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k, self.n, *self.ends]
         grid = (-(-self.packed_outputs // 32), -(-self.rows // rows_of_group), 1)
         report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
         return memory.get(y, (self.rows, self.n), np.float32), report
@@ -231,13 +234,42 @@ class Product:
         return memory.get(y, (self.rows, self.n), np.float32), report
 
 
+class NormedProduct(Product):
+    """The product of rms_norm of ``given``: x is that in float64. Rows are smaller than eps, and far larger."""
+
+    EPS, OFFSET = 1e-6, 1.0
+
+    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False) -> None:
+        super().__init__(rows, n, k, stored, gated)
+        self.weight = (np.random.default_rng(11).standard_normal(k) * 0.5).astype(np.float32)
+        self.ends = (self.weight, 0, self.EPS, self.OFFSET)
+        squares = (self.given.astype(np.float64) ** 2).mean(-1, keepdims=True)
+        self.x = self.given / np.sqrt(squares + self.EPS) * (self.OFFSET + self.weight.astype(np.float64))
+
+    def normed(self, program: ptx.Program, seed: int) -> Any:
+        """``given`` as the kernel rms_norm leaves it."""
+        memory = ptx.GlobalMemory()
+        y = memory.put(np.full_like(self.given, np.nan))
+        given = [self.given, 0, self.weight, 0, y, 0, self.k, self.EPS, self.OFFSET]
+        ptx.Launch(program, (1, self.rows, 1), (64, 1, 1), _put(memory, given), seed).run(memory, resident=2)
+        return memory.get(y, self.given.shape, np.float32)
+
+    def apart(self, normed: Any) -> Product:
+        """The product of rows that were normed before."""
+        product = Product(self.rows, self.n, self.k, self.stored, self.gated)
+        product.x = product.given = normed
+        return product
+
+
 # ---- the list ------------------------------------------------------------------------------------------------------
 
 _BOUND = 3e-7  # two halves have 22 bits, and sums are of float32
+_NORM_BOUND = _BOUND + 4 * 2.0**-24  # a row's scale, and each number multiplied by it and by its weight
 
 
-def few_variant(stored: int, rows: int, gated: bool = False) -> Variant:
+def few_variant(stored: int, rows: int, gated: bool = False, normed: bool = False) -> Variant:
     options = (f"STORED={stored}", f"ROWS={rows}", *(("GATED=1",) if gated else ()))
+    options += ("NORMED=1",) if normed else ()
     return Variant("matmul_tensor", options, ("tensor_few",), 128)
 
 
@@ -251,12 +283,14 @@ _ELSEWHERE = "the last one of a warp: its sums take the place of blocks that wer
 
 
 def _few(product: Product, rows: int, unseen: tuple[tuple[int, str], ...] = ()) -> Case:
+    normed = isinstance(product, NormedProduct)
+
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         y, report = product.few(program, seed, rows)
-        product.check(y, _BOUND)
+        product.check(y, _NORM_BOUND if normed else _BOUND)
         return report
 
-    return Case(few_variant(product.stored, rows, product.gated), "tensor_few", play, unseen)
+    return Case(few_variant(product.stored, rows, product.gated, normed), "tensor_few", play, unseen)
 
 
 def _many(product: Product, warps: tuple[int, int], slices: bool = False) -> Case:
@@ -300,6 +334,10 @@ TENSOR_PLAYS: list[Case] = [
     _few(Product(1, 72, 544, 1), 1),
     _few(Product(1, 72, 256, 8), 1),
     _few(Product(9, 40, 320, 3, gated=True), 8),
+    *[_few(NormedProduct(3, 72, 320, stored), 8) for stored in (1, 3)],
+    _few(NormedProduct(1, 72, 544, 1), 1),
+    _few(NormedProduct(1, 72, 256, 8), 1),
+    _few(NormedProduct(9, 40, 320, 3, gated=True), 8),
     _many(Product(70, 72, 320, 1), (1, 2)),
     _many(Product(33, 72, 256, 8), (2, 1)),
     _many(Product(9, 72, 320, 3), (2, 1), slices=True),

@@ -24,7 +24,7 @@ from q4_plays import Q4_PLAYS
 from q8_plays import Q8_PLAYS
 from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
-from tensor_plays import TENSOR_PLAYS, Product, few_variant, many_variant
+from tensor_plays import TENSOR_PLAYS, NormedProduct, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
@@ -64,6 +64,20 @@ def test_a_row_has_the_same_bits_in_every_form(stored: int, gated: bool) -> None
     joined, _ = product.join(program(slices, "tensor_join"), 5, parts)
     for each in (among, many, joined):
         assert (each.view(np.uint32) == alone.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("stored", [1, 3, 8, 10])
+def test_a_norm_inside_of_a_product_changes_no_bit(stored: int, gated: bool) -> None:
+    """Those of a launch of rms_norm and a product after it, and the same alone and among 8."""
+    product = NormedProduct(4, 40, 320 if stored < 4 else 512, stored, gated)
+    norm = Variant("rows", ("LANES=64", "ROW_VW=4"), ("rms_norm",), 64)
+    apart = product.apart(product.normed(ptx.Program(text_of(norm), "rms_norm"), 1))
+    wanted, _ = apart.few(ptx.Program(text_of(few_variant(stored, 8, gated)), "tensor_few"), 2, 8)
+    for rows in (1, 8):
+        program = ptx.Program(text_of(few_variant(stored, rows, gated, normed=True)), "tensor_few")
+        got, _ = product.few(program, 3, rows)
+        assert (got.view(np.uint32) == wanted.view(np.uint32)).all()
 
 
 def removed() -> list[tuple[Case, int]]:

@@ -95,6 +95,7 @@ def _tensor_products() -> list[Variant]:
     for stored in (1, *range(3, 11)):
         few, many = f"STORED={stored}", (f"STORED={stored}", "SAVE_LOCALLY=0")
         made.append(Variant("matmul_tensor", (few, "ROWS=1"), ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor", (few, "ROWS=1", "NORMED=1"), ("tensor_few",), 128))
         made.append(
             Variant("matmul_tensor_many", (*many, "WARPS_N=2", "SPLIT=0"), ("tensor_many", "tensor_split"), 128)
         )
@@ -102,6 +103,8 @@ def _tensor_products() -> list[Variant]:
             continue
         made.append(Variant("matmul_tensor", (few, "ROWS=8"), ("tensor_few",), 128))
         made.append(Variant("matmul_tensor", (few, "ROWS=8", "GATED=1"), ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor", (few, "ROWS=8", "NORMED=1"), ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor", (few, "ROWS=8", "GATED=1", "NORMED=1"), ("tensor_few",), 128))
         made.append(Variant("matmul_tensor_many", (*many, "WARPS_N=1", "SPLIT=1"), ("tensor_many", "tensor_join"), 64))
         small = (few, "SAVE_LOCALLY=1", "WARPS_M=1", "WARPS_N=1", "SPLIT=0", "GATED=1")
         made.append(Variant("matmul_tensor_many", small, ("tensor_many",), 32))

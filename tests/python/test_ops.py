@@ -139,6 +139,19 @@ def test_what_is_added_to_a_product_leaves_its_kernel_with_the_bits_of_add(dtype
             assert not np.array_equal(got, product.numpy())
 
 
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_a_norm_before_a_product_has_the_bits_of_rms_norm(rows: int) -> None:
+    x, w, up = normal(rows, 64), kv.tensor(normal(70, 64), "float16"), kv.tensor(normal(70, 64), "float16")
+    norm = (normal(64), 1e-5, 1.0)
+    h, pair = kv.ops.rms_norm(x, *norm), kv.ops.pack_pair(w, up)
+    for weight in (kv.ops.pack(w), kv.ops.pack(w, "q8_0"), w, (kv.ops.pack(w), kv.ops.pack(up, "q8_0"))):
+        got = kv.ops.matmul(x, weight, norm=norm).numpy()
+        np.testing.assert_array_equal(got, kv.ops.matmul(h, weight).numpy())
+        assert not np.array_equal(got, kv.ops.matmul(x, weight).numpy())
+    got = kv.ops.matmul_gated(x, pair, norm=norm).numpy()
+    np.testing.assert_array_equal(got, kv.ops.matmul_gated(h, pair).numpy())
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 @pytest.mark.parametrize("rows", [1, 3, 33])
 def test_a_gated_product_has_the_bits_of_its_parts(rows: int, activation: str) -> None:
@@ -305,6 +318,16 @@ def test_sample_takes_parameters_of_each_row() -> None:
         (lambda: kv.ops.pack(normal(4)), "w"),
         (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), add=normal(3)), "add"),
         (lambda: kv.ops.matmul(normal(2, 3), normal(4, 3), add=normal(1, 4)), "add"),
+        (lambda: kv.ops.matmul(normal(2, 3), normal(4, 3), norm=(normal(4), 1e-6, 0.0)), "norm: got float32"),
+        (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), norm=(normal(3), 1e-6)), "norm: got 2 items"),
+        (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), norm=(normal(3), -1.0, 0.0)), "norm: got eps"),
+        (lambda: kv.ops.matmul(normal(2, 3), normal(4, 3), norm=normal(3)[0]), "norm"),
+        (
+            lambda: kv.ops.matmul_gated(
+                normal(2, 3), kv.ops.pack_pair(normal(4, 3), normal(4, 3)), norm=(normal(3), 0.0, "no")
+            ),
+            "norm",
+        ),
         (lambda: kv.ops.pack_pair(normal(4, 3), normal(3, 4)), "up"),
         (lambda: kv.ops.pack_pair(normal(4), normal(4)), "gate"),
         (lambda: kv.ops.matmul_gated(normal(2, 3), kv.ops.pack(normal(4, 3))), "w"),

@@ -23,8 +23,8 @@ import numpy as np
 from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
-from .decoder import MlpLayer, Norm, Shapes, Site, mlp_shapes
-from .linear import Linear, Matrix, joined
+from .decoder import MlpLayer, Shapes, Site, mlp_shapes
+from .linear import Linear, Matrix, Norm, joined
 from .weight_table import WeightTable
 
 _TINY = 1e-30  # keeps a row of zeros from being divided by 0

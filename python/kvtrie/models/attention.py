@@ -15,7 +15,7 @@ from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
-from .linear import Linear, beside
+from .linear import Linear, Norm, beside
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .weights import Array
 
@@ -119,7 +119,20 @@ class FusedAttention:
         self._table = None if site.rope is None else site.rope.table
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
-        qkv = self.qkv(h) if self._wide is None else self._normed(self.qkv(h), self._wide)
+        return self._mixed(step, h, self.qkv(h), take, x)
+
+    def normed(
+        self, step: StepLike, x: Tensor, norm: Norm, positions: Positions, take: Rows | None, residual: Tensor | None
+    ) -> Tensor:
+        """That of norm(x), with the same bits."""
+        if self.gate is not None:
+            return self(step, norm(x), positions, take, residual)
+        return self._mixed(step, x, self.qkv(x, norm=norm), take, residual)
+
+    def _mixed(self, step: StepLike, h: Tensor, qkv: Tensor, take: Rows | None, x: Tensor | None) -> Tensor:
+        """``h``: what the gate, where there is one, reads."""
+        if self._wide is not None:
+            qkv = self._normed(qkv, self._wide)
         q_norm, k_norm = self._of_heads
         a = step.attend_qkv(self.index, qkv, self._table, q_norm, k_norm, *self._rest, sinks=self._sinks)
         if take is not None:

@@ -29,6 +29,7 @@ from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
 from .gguf_form import GgufForm
 from .helper import Helper, helper_for
+from .linear import Norm
 from .mtp import WithHead
 from .reader import Raw
 from .rope_arguments import RopeArguments
@@ -108,16 +109,15 @@ class Model(WithHead):
             for index in range(config.num_hidden_layers)
         )
         self._layers = [DecoderLayer(self.layer_plan(config, site.index), site) for site in sites]
-        self._norm = weights.optional_vector("model.norm.weight", self.last_norm)
+        last = weights.optional_vector("model.norm.weight", self.last_norm)
+        self._norm = None if last is None else Norm(last, config.rms_norm_eps, self.norm_offset)
         self._head = weights.tied(self._embedding) if config.tie_word_embeddings else weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
         self.kept, self.losses = weights.kept, weights.losses
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
-        self.account = {}
-        self.mtp = None
-        self.replays = True
+        self.account, self.mtp, self.replays = {}, None, True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
         identity = f"{config.digest()}\0{dtype}{' exact' * (precision == 'exact')}\0".encode() + weights.digest()
@@ -231,12 +231,12 @@ class Model(WithHead):
     def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
-        return self.finish(self._head(self._hidden(step, tokens, rows)))
+        return self.finish(self._head(self.through(range(len(self._layers)), step, tokens, rows), norm=self._norm))
 
     def _hidden(self, step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """[rows, hidden], behind the last norm."""
         x = self.through(range(len(self._layers)), step, tokens, rows)
-        return x if self._norm is None else ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)
+        return x if self._norm is None else self._norm(x)
 
     def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows, replayed: bool) -> tuple[Tensor, Tensor]:
         """Logits of ``rows`` and hidden states of all; a recorded step gives one tensor, so both beside each other."""

@@ -10,14 +10,14 @@ Threads: plans and layers are read-only once built. Activations are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
-from .linear import Activation, Gated, GatedParts, Linear
+from .linear import Activation, Gated, GatedParts, Linear, Norm
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .weight_table import WeightTable
 
@@ -53,6 +53,15 @@ class Mixer(Protocol):
     ) -> Tensor: ...
 
 
+@runtime_checkable
+class NormingMixer(Protocol):
+    """A mixer whose first product can norm what comes in: ``normed(step, x, norm, ..)`` is the mixer of norm(x)."""
+
+    def normed(
+        self, step: StepLike, x: Tensor, norm: Norm, positions: Positions, take: Rows | None, residual: Tensor | None
+    ) -> Tensor: ...
+
+
 class MixerPlan(Protocol):
     """A mixer as data."""
 
@@ -65,6 +74,13 @@ class MlpLayer(Protocol):
     """h [rows, hidden]; x, the residual stream or None, is added to what comes out."""
 
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class NormingMlp(Protocol):
+    """An MLP whose first product can norm what comes in: ``normed(x, norm, residual)`` is the MLP of norm(x)."""
+
+    def normed(self, x: Tensor, norm: Norm, residual: Tensor | None) -> Tensor: ...
 
 
 class MlpPart(Protocol):
@@ -121,9 +137,11 @@ class DecoderLayer:
 
         self.input_norm: Norm | None = norm(plan.norms.mixer_in)
         self.mixer: Mixer | None = None if plan.mixer is None else plan.mixer.build(site)
+        self._norming_mixer: NormingMixer | None = self.mixer if isinstance(self.mixer, NormingMixer) else None
         self.mixed_norm: Norm | None = norm(plan.norms.mixer_out)
         self.mlp_norm: Norm | None = norm(plan.norms.mlp_in)
         self.mlp: MlpLayer | None = None if plan.mlp is None else plan.mlp.build(site)
+        self._norming_mlp: NormingMlp | None = self.mlp if isinstance(self.mlp, NormingMlp) else None
         self.out_norm: Norm | None = norm(plan.norms.mlp_out)
         width = site.config.hidden_size
         self.residual: Tensor | None = (
@@ -134,33 +152,35 @@ class DecoderLayer:
         x = self._mixed(step, x, positions, take)
         if self.mlp is None:
             return x
-        h = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.out_norm is None and self.residual is None:
-            return self.mlp(h, x)
-        return self._added(x, self.mlp(h), self.out_norm)
+            return self._through_mlp(self.mlp, x, x)
+        return self._added(x, self._through_mlp(self.mlp, x, None), self.out_norm)
+
+    def _through_mlp(self, mlp: MlpLayer, x: Tensor, residual: Tensor | None) -> Tensor:
+        norm = self.mlp_norm
+        if norm is not None and self._norming_mlp is not None:
+            return self._norming_mlp.normed(x, norm, residual)
+        return mlp(x if norm is None else norm(x), residual)
 
     def _mixed(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
         if self.mixer is None:
             return x if take is None else take.take(x)
-        h = x if self.input_norm is None else self.input_norm(x)
         if self.mixed_norm is None and self.residual is None:
-            return self.mixer(step, h, positions, take, x)
-        mixed = self.mixer(step, h, positions, take, None)
+            return self._through_mixer(self.mixer, step, x, positions, take, x)
+        mixed = self._through_mixer(self.mixer, step, x, positions, take, None)
         return self._added(x if take is None else take.take(x), mixed, self.mixed_norm)
+
+    def _through_mixer(
+        self, mixer: Mixer, step: StepLike, x: Tensor, positions: Positions, take: Rows | None, residual: Tensor | None
+    ) -> Tensor:
+        norm = self.input_norm
+        if norm is not None and self._norming_mixer is not None:
+            return self._norming_mixer.normed(step, x, norm, positions, take, residual)
+        return mixer(step, x if norm is None else norm(x), positions, take, residual)
 
     def _added(self, x: Tensor, part: Tensor, norm: Norm | None) -> Tensor:
         part = part if norm is None else norm(part)
         return ops.add(x, part if self.residual is None else ops.mul(part, self.residual))
-
-
-class Norm:
-    """RMS norm of rows of ``weight``'s length."""
-
-    def __init__(self, weight: Tensor, eps: float, offset: float = 0.0) -> None:
-        self._arguments = (weight, eps, offset)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, *self._arguments)
 
 
 @dataclass(frozen=True)
@@ -237,3 +257,7 @@ class GatedMlp:
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         """``x``: the residual, added to what comes out; None: nothing is added."""
         return self.down(self.inner(h), x)
+
+    def normed(self, x: Tensor, norm: Norm, residual: Tensor | None) -> Tensor:
+        """That of norm(x), with the same bits."""
+        return self.down(self.inner(x, norm), residual)

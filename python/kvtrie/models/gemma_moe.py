@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
-from .decoder import MlpLayer, MlpPlan, Norm, NormNames, Shapes, Site
-from .linear import Linear
+from .decoder import MlpLayer, MlpPlan, NormNames, Shapes, Site
+from .linear import Linear, Norm
 from .moe import Experts, ExpertsPlan
 
 if TYPE_CHECKING:

@@ -31,17 +31,31 @@ class ClampedSwiGlu(NamedTuple):
 Activation = Union[str, ClampedSwiGlu]  # "silu" or "gelu" (tanh form) of the gate, times what goes up
 
 
+class Norm:
+    """RMS norm of rows of ``weight``'s length. ``arguments``: as ``ops.rms_norm`` takes them behind x, and products."""
+
+    def __init__(self, weight: Tensor, eps: float, offset: float = 0.0) -> None:
+        self.arguments: tuple[Tensor, float, float] = (weight, eps, offset)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, *self.arguments)
+
+
 class Linear:
-    """``x @ weight.T + bias``: x [rows, in] -> [rows, out]; ``residual`` [rows, out] is added where it is given."""
+    """``x @ weight.T + bias``: x [rows, in] -> [rows, out]; ``residual`` [rows, out] is added where it is given.
+
+    ``norm``: what is multiplied is norm(x), with the same bits. Some devices need no launch of its own for it.
+    """
 
     def __init__(self, weight: Weight, bias: Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
 
-    def __call__(self, x: Tensor | Array, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor | Array, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
+        normed = None if norm is None else norm.arguments
         if self.bias is None:
-            return ops.matmul(x, self.weight, add=residual)
-        y = ops.matmul(x, self.weight, add=self.bias)
+            return ops.matmul(x, self.weight, add=residual, norm=normed)
+        y = ops.matmul(x, self.weight, add=self.bias, norm=normed)
         return y if residual is None else ops.add(residual, y)
 
 
@@ -59,14 +73,14 @@ def as_parts(weight: Weight) -> tuple[Matrix, ...]:
 
 
 class Gated:
-    """``activation(gate(x)) * up(x)``: x [rows, in] -> [rows, out], in one launch."""
+    """``activation(gate(x)) * up(x)``: x [rows, in] -> [rows, out], in one launch. ``norm``: as of ``Linear``."""
 
     def __init__(self, pair: ops.PackedPair, activation: str) -> None:
         self.pair = pair
         self.activation = activation
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.matmul_gated(x, self.pair, self.activation)
+    def __call__(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        return ops.matmul_gated(x, self.pair, self.activation, None if norm is None else norm.arguments)
 
 
 class GatedParts:
@@ -77,8 +91,9 @@ class GatedParts:
         self.up = up
         self.activation = activation
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return joined(self.activation, self.gate(x), self.up(x))
+    def __call__(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        h = x if norm is None else norm(x)
+        return joined(self.activation, self.gate(h), self.up(h))
 
 
 def joined(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ from ..errors import NotSupportedError
 from ..prefix_cache import PrefixCache
 from .attention_group import AttentionGroup
 from .config import ModelConfig
-from .decoder import DecoderLayer, LayerPlan, Norm, Shapes, Site
-from .linear import Linear
+from .decoder import DecoderLayer, LayerPlan, Shapes, Site
+from .linear import Linear, Norm
 from .moe import ExpertsPlan
 from .step_inputs import Positions, Rope, Rows, StepLike, checked_tokens
 from .stored import EMBEDDING, HEAD, ignores, same_numbers

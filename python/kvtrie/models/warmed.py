@@ -9,7 +9,7 @@ from .._core import CausalCache, Device, RecurrentCache, Tensor
 from .attention_group import AttentionGroup
 from .config import ModelConfig
 from .decoder import DecoderLayer, Shapes
-from .linear import Linear
+from .linear import Linear, Norm
 from .step_inputs import Rows, StepLike
 from .weights import Array
 
@@ -25,6 +25,7 @@ class Warmed(Protocol):
     precision: str
     replays: bool
     _head: Linear
+    _norm: Norm
     kept: dict[str, str]
     _layers: list[DecoderLayer]
     _packs: bool
