@@ -33,6 +33,7 @@
 #include "matmul.cl"
 #include "qkv.cl"
 #include "rows.cl"
+#include "turn.cl"
 
 #if WITH_route || WITH_route_biased || WITH_scale_rows || WITH_weighted_sum
 #include "experts.cl"
@@ -111,7 +112,7 @@ typedef struct {
 
 typedef struct {
   __global int *step, *header;
-  __global float *logits, *partial_out, *partial_stats, *own;
+  __global float *logits, *partial_out, *partial_stats, *queries, *own;
 } Worker;
 
 // Where an argument points to.
@@ -123,6 +124,7 @@ __global void* find(ulong word, const Worker* worker) {
   if (slot == kSlotLogits) return worker->logits;
   if (slot == kSlotPartialOut) return worker->partial_out;
   if (slot == kSlotPartialStats) return worker->partial_stats;
+  if (slot == kSlotQueries) return worker->queries;
   return worker->step + (slot - kSlotStep);
 }
 
@@ -263,9 +265,9 @@ bool share(const Op* op, int at, const Worker* worker) {
 // Global size (workers), local size 1. own [workers][own_stride] floats.
 __kernel void run_graph(__global const Op* restrict ops, int count, __global int* step, int header_at,
                         __global float* logits, __global float* partial_out, __global float* partial_stats,
-                        __global float* own, int own_stride) {
-  const Worker worker = {step,        step + header_at, logits,
-                         partial_out, partial_stats,    own + get_global_id(0) * (ulong)own_stride};
+                        __global float* queries, __global float* own, int own_stride) {
+  const Worker worker = {step,          step + header_at, logits, partial_out,
+                         partial_stats, queries,          own + get_global_id(0) * (ulong)own_stride};
   for (int at = 0; at < count; ++at) {
     const Op op = ops[at];
     if (!op.own) {

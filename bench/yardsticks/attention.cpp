@@ -163,8 +163,10 @@ class Case {
     Tensor out;
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer)
       out = ops::attend_spans(q_tensor_, cells(layer), together_, {});
+    ops::RecordedTables tables{{}, together_};
+    for (std::int32_t layer = 0; layer < spec_.layers; ++layer) tables.keys.push_back(cells(layer).k.buffer().handle());
     std::string reason;
-    graph_ = ops::LaunchGraph::make(recording, {ids, std::array{ops::RecordedTables{{}, together_}}, {}}, out, reason);
+    graph_ = ops::LaunchGraph::make(recording, {ids, std::array{tables}, {}}, out, reason);
     if (graph_ == nullptr) throw std::runtime_error(reason);
   }
 

@@ -216,8 +216,6 @@ class CausalCache final : public LayerCache,
   // Throws what removing [begin, end) would throw, but for kBusy. REQUIRES: end < length.
   void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const;
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
-  // Whether the rows of the forward see keys that have moved.
-  bool sees_moved(const Forward& forward) const;
   // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
   bool can_resume(SequenceId id, std::int32_t position) const override;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.

@@ -311,16 +311,6 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
   return begun;
 }
 
-bool CausalCache::sees_moved(const Forward& forward) const {
-  const MutexLock lock(state_->mutex);
-  for (const ForwardSequence& in_forward : forward.state_->sequences) {
-    if (state_->find(in_forward.id) == nullptr) continue;
-    for (const CellSpan& span : history_of(*state_, in_forward))
-      if (span.moved != 0) return true;
-  }
-  return false;
-}
-
 ForwardPtr CausalCache::current_forward() const {
   const MutexLock lock(state_->mutex);
   require(state_->current != nullptr, "causal_cache", "no forward was started");

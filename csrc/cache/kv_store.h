@@ -89,7 +89,7 @@ class PreparedStep {
  public:
   virtual ~PreparedStep() = default;
   // For steps that are recorded and replayed (ops/launch_graph.h): the values that change in this one, and those of
-  // them that the device was given. Empty in a store without a device.
+  // them that the device was given. Empty in a store without a device. REQUIRES: the store is there.
   virtual ops::StepTables tables() const { return {}; }
   virtual ops::RecordedTables recorded() const { return {}; }
 };

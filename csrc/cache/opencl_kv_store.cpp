@@ -37,6 +37,7 @@ class ImageCompletion final : public Completion {
 // Uploaded when a layer asks for it: where rows go in the form that is asked for first (models use one of the two for
 // all layers), and nothing in a step that is replayed.
 struct OpenClKvStore::Step final : PreparedStep {
+  const OpenClKvStore& store;
   std::vector<ops::RowTarget> runs;     // of the rows that are put
   std::vector<std::int32_t> positions;  // of the rows that attend
   ops::AttentionPlan plan;
@@ -44,9 +45,12 @@ struct OpenClKvStore::Step final : PreparedStep {
   mutable ops::QkvRows rows;
   mutable ops::DevicePlan uploaded;
 
+  explicit Step(const OpenClKvStore& of) : store(of) {}
   std::vector<ops::QkvRows::Row> places() const;
-  ops::StepTables tables() const override { return {places(), &plan}; }
-  ops::RecordedTables recorded() const override { return {rows, uploaded}; }
+  ops::StepTables tables() const override {
+    return {places(), &plan, store.rope_, static_cast<std::int32_t>(store.shape_.k_dim)};
+  }
+  ops::RecordedTables recorded() const override;
 };
 
 // REQUIRES: the rows that are put are rows that attend, as in causal caches.
@@ -58,6 +62,12 @@ std::vector<ops::QkvRows::Row> OpenClKvStore::Step::places() const {
       places.at(run.row + i).cell = static_cast<std::int32_t>(run.cell + i);
   }
   return places;
+}
+
+ops::RecordedTables OpenClKvStore::Step::recorded() const {
+  ops::RecordedTables tables{rows, uploaded};
+  for (const ops::LayerCells& layer : store.layers_) tables.keys.push_back(layer.k.buffer().handle());
+  return tables;
 }
 
 OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::uint64_t budget_bytes)
@@ -88,7 +98,7 @@ void OpenClKvStore::check_place(const Tensor& tensor, std::string_view name) con
 
 PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                        std::uint32_t rows) {
-  auto step = std::make_shared<Step>();
+  auto step = std::make_shared<Step>(*this);
   step->positions.resize(rows);
   for (const ops::QueryRows& query : queries) {
     for (std::uint32_t i = 0; i < query.count; ++i)

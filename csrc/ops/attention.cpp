@@ -98,6 +98,7 @@ std::uint64_t DevicePlan::nbytes() const {
   std::uint64_t bytes = 0;
   for (const Tensor& tensor : {table_, partial_out_, partial_stats_})
     if (tensor.defined()) bytes += tensor.nbytes();
+  for (const Turns& turns : turns_) bytes += turns.table.nbytes();
   return bytes;
 }
 

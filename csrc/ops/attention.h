@@ -54,22 +54,22 @@ class DevicePlan {
   // Kept from layer to layer; the in-order queue makes reuse safe.
   mutable Tensor partial_out_;    // float32 [partials, heads, v_dim]
   mutable Tensor partial_stats_;  // float32 [partials, heads, 2]: running max, sum of exponentials
-  // Of turn_queries, for so many heads: where each row of its result comes from, and which are turned by how much.
-  struct Turn {
-    std::int32_t by = 0;
-    CellRuns runs;
+  // Of turn_queries: the table that kernels/turn.cl reads, for each rope that was asked for.
+  struct Turns {
+    RopeParams rope;
+    std::int32_t k_dim = 0, sources_at = 0, ropes_at = 0;
+    Tensor table;
   };
-  void place_turns(std::int64_t heads, const cl::DevicePtr& device) const;
-  mutable std::int64_t turned_heads_ = 0;
-  mutable Tensor sources_;  // int32 [queries]
-  mutable std::vector<Turn> turns_;
+  const Turns& turns_of(const RopeParams& rope, std::int32_t k_dim, const cl::DevicePtr& device) const;
+  mutable std::vector<Turns> turns_;
 };
 
 DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
 
 // q [rows, heads, k_dim] float32 -> float32 [queries, heads, k_dim]: the rows as they are, then the copies that the
-// plan's tiles read for keys that have moved, each rotated on by as many positions, in float32 with angles of float64.
-// Returns q itself for a plan without copies. REQUIRES: rope.can_shift(). Throws kArgument for other rows.
+// plan's tiles read for keys that have moved, each rotated on by as many positions, in float32 with angles of float64:
+// one launch. Returns q itself for a plan without copies. Throws kArgument for other rows, and for a rope that cannot
+// shift.
 Tensor turn_queries(const Tensor& q, const DevicePlan& plan, const RopeParams& rope);
 
 // q [queries, heads, k_dim] float32, of turn_queries where the plan has copies; heads must be a multiple of the pool's

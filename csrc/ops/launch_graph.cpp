@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "ops/launch_graph_ops.h"
 #include "ops/support.h"
+#include "ops/turned_queries.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -38,10 +39,10 @@ std::vector<std::uint64_t> addresses_of(const cl::DevicePtr& device, const cl::K
   return addresses;
 }
 
-std::vector<GraphOp> resolved(const GraphOps& graph, const std::vector<_cl_mem*>& buffers,
+std::vector<GraphOp> resolved(const std::vector<BufferOp>& from_ops, const std::vector<_cl_mem*>& buffers,
                               const std::vector<std::uint64_t>& addresses) {
   std::vector<GraphOp> ops;
-  for (const BufferOp& from : graph.ops) {
+  for (const BufferOp& from : from_ops) {
     GraphOp& op = ops.emplace_back(from.op);
     for (std::size_t i = 0; i < from.buffers.size(); ++i) {
       if (from.buffers[i] == nullptr) continue;
@@ -53,18 +54,22 @@ std::vector<GraphOp> resolved(const GraphOps& graph, const std::vector<_cl_mem*>
 }
 
 // The buffers of the recorded step. The table of a step begins with the counters of all operations and the headers, so
-// the number of launches bounds where the rest begins: an attend makes two operations.
+// the number of launches bounds where the rest begins: an attend makes up to three operations.
 GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
   const std::span<const std::int32_t> ids = inputs.ids;
   GraphPlaces places;
   places.logits = handle_of(out);
-  const std::size_t most_ops = 2 * recorded.launches().size(), headers = inputs.tables.size() + inputs.states.size();
+  const auto attends = std::count_if(recorded.launches().begin(), recorded.launches().end(),
+                                     [](const auto& launch) { return launch.name == "attend_tiles"; });
+  const std::size_t most_ops = recorded.launches().size() + 2 * static_cast<std::size_t>(attends),
+                    headers = inputs.tables.size() + inputs.states.size();
   places.ids_at = static_cast<std::int32_t>(most_ops * 2 * launch::kCounterInts + headers * launch::kHeaderInts);
   auto at = places.ids_at + static_cast<std::int32_t>(ids.size());
   for (const DeviceStateRuns& runs : inputs.states) places.runs.push_back(handle_of(runs.table()));
   for (const RecordedTables& table : inputs.tables) {
     places.rows.push_back(handle_of(table.rows.table()));
     places.plans.push_back(handle_of(table.plan.table()));
+    places.keys.push_back(table.keys);
     places.rows_at.push_back(at);
     at += 2 * static_cast<std::int32_t>(ids.size());
   }
@@ -103,13 +108,34 @@ void LaunchRecording::stop() noexcept {
   memory_->stop();
 }
 
+namespace {
+
+// Operations as the device has them.
+struct OpTable {
+  Tensor ops;  // undefined: none
+  std::int32_t count = 0;
+
+  OpTable() = default;
+  OpTable(const cl::DevicePtr& device, const std::vector<GraphOp>& table)
+      : ops(Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(table).size_bytes() / 4)},
+                              table.data())),
+        count(static_cast<std::int32_t>(table.size())) {}
+};
+
+bool sees_moved(std::span<const StepTables> tables) {
+  return std::any_of(tables.begin(), tables.end(), [](const auto& each) { return !each.plan->turned.empty(); });
+}
+
+}  // namespace
+
 struct LaunchGraph::State {
   cl::DevicePtr device;
   cl::Kernel run;
-  Tensor ops, own;
+  OpTable plain, turning;
+  Tensor own;
   std::size_t rows = 0, caches = 0, state_caches = 0, launches = 0;
-  std::int32_t op_count = 0, ids_at = 0, header_at = 0;
-  std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0;
+  std::int32_t ids_at = 0, header_at = 0;
+  std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0, query_floats = 0;
   std::uint32_t workers = 1;
   Shape out_shape;
   std::shared_ptr<StorageKeeper> memory;
@@ -120,7 +146,7 @@ struct LaunchGraph::State {
   bool hold(const std::vector<_cl_mem*>& buffers);                // false: one of them is memory of the host
   bool resolve(const GraphOps& graph, const cl::Kernel& locate);  // false: buffers do not stay in their places
   void require_recorded_sizes(const StepInputs& inputs) const;
-  std::vector<std::int32_t> table_of(const StepInputs& inputs) const;
+  std::vector<std::int32_t> table_of(const StepInputs& inputs, bool turns) const;
 };
 
 bool LaunchGraph::State::hold(const std::vector<_cl_mem*>& buffers) {
@@ -141,7 +167,10 @@ LaunchGraph::LaunchGraph(std::unique_ptr<State> state) : state_(std::move(state)
 LaunchGraph::~LaunchGraph() = default;
 std::uint32_t LaunchGraph::launches() const noexcept { return static_cast<std::uint32_t>(state_->launches); }
 std::uint64_t LaunchGraph::nbytes() const noexcept {
-  return state_->memory->bytes() + state_->ops.nbytes() + state_->own.nbytes();
+  std::uint64_t bytes = state_->memory->bytes() + state_->own.nbytes();
+  for (const OpTable* table : {&state_->plain, &state_->turning})
+    if (table->ops.defined()) bytes += table->ops.nbytes();
+  return bytes;
 }
 
 // Addresses for the operations' buffers, which are held from here on. No address is used that was another one before.
@@ -149,16 +178,15 @@ bool LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate
   const std::vector<_cl_mem*> buffers = buffers_of(graph);
   const std::vector<std::uint64_t> addresses = addresses_of(device, locate, buffers);
   if (addresses != addresses_of(device, locate, buffers)) return false;
-  const std::vector<GraphOp> table = resolved(graph, buffers, addresses);
-  op_count = static_cast<std::int32_t>(table.size());
-  ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(table).size_bytes() / 4)},
-                          table.data());
+  if (!graph.saw_moved) plain = OpTable(device, resolved(graph.ops, buffers, addresses));
+  turning = OpTable(device, resolved(with_turned_queries(graph.ops), buffers, addresses));
   workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
   own_floats = graph.own_floats;
   own = Tensor::zeros(device, DType::kFloat32,
                       {static_cast<std::int64_t>(std::max<std::uint64_t>(1, workers * graph.own_floats))});
   partial_heads = graph.partial_heads;
   partial_dim = graph.partial_dim;
+  query_floats = graph.query_floats;
   memory->keep_only(buffers);
   return true;
 }
@@ -208,7 +236,7 @@ void LaunchGraph::State::require_recorded_sizes(const StepInputs& inputs) const 
   }
 }
 
-std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs) const {
+std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs, bool turns) const {
   std::vector<std::int32_t> table(ids_at);
   std::int32_t header = header_at;
   const auto add_header = [&](std::span<const std::int32_t> numbers) {
@@ -229,6 +257,12 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs)
     numbers[launch::kMergeBegin] = at.merge_begin;
     numbers[launch::kMergeIds] = at.merge_ids;
     numbers[launch::kMergeRows] = plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0;
+    if (turns) {
+      const TurnOffsets turned = append_turns(table, plan.rows, plan.turned, each.ropes, each.k_dim);
+      numbers[launch::kQueries] = static_cast<std::int32_t>(plan.row_bounds.size());
+      numbers[launch::kSources] = turned.sources;
+      numbers[launch::kRopes] = turned.ropes;
+    }
     add_header(numbers);
   }
   for (const std::vector<StateRows>& sequences : inputs.states) {
@@ -242,20 +276,34 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs)
   return table;
 }
 
-Tensor LaunchGraph::replay(const StepInputs& inputs) const {
+bool LaunchGraph::serves(std::span<const StepTables> tables) const noexcept {
+  return state_->plain.ops.defined() || sees_moved(tables);
+}
+
+Tensor LaunchGraph::replay(const StepInputs& inputs, bool turning) const {
   const State& own = *state_;
   own.require_recorded_sizes(inputs);
-  std::int64_t partials = 1;
-  for (const StepTables& table : inputs.tables) partials = std::max<std::int64_t>(partials, table.plan->partials);
-  const std::vector<std::int32_t> table = own.table_of(inputs);
+  const bool turns = turning || sees_moved(inputs.tables);
+  const OpTable& ops = turns ? own.turning : own.plain;
+  ensure(ops.ops.defined(), kLaunchGraph, "the recorded step read keys that have moved, and this one does not");
+  std::int64_t partials = 1, queries = 0;
+  for (const StepTables& table : inputs.tables) {
+    partials = std::max<std::int64_t>(partials, table.plan->partials);
+    queries = std::max(queries, static_cast<std::int64_t>(table.plan->row_bounds.size()));
+  }
+  const std::vector<std::int32_t> table = own.table_of(inputs, turns);
   const Tensor step =
       Tensor::from_host(own.device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
   const auto heads = static_cast<std::int64_t>(own.partial_heads), dim = static_cast<std::int64_t>(own.partial_dim);
   const Tensor partial_out = Tensor::empty(own.device, DType::kFloat32, {partials, heads, dim}),
-               partial_stats = Tensor::empty(own.device, DType::kFloat32, {partials, heads, 2});
+               partial_stats = Tensor::empty(own.device, DType::kFloat32, {partials, heads, 2}),
+               turned = turns ? Tensor::empty(
+                                    own.device, DType::kFloat32,
+                                    {std::max<std::int64_t>(1, queries * static_cast<std::int64_t>(own.query_floats))})
+                              : partial_stats;
   Tensor out = Tensor::empty(own.device, DType::kFloat32, own.out_shape);
-  own.device->launch(own.run, {own.workers, 0, 0}, {1, 0, 0}, own.ops.buffer(), own.op_count, step.buffer(),
-                     own.header_at, out.buffer(), partial_out.buffer(), partial_stats.buffer(), own.own.buffer(),
+  own.device->launch(own.run, {own.workers, 0, 0}, {1, 0, 0}, ops.ops.buffer(), ops.count, step.buffer(), own.header_at,
+                     out.buffer(), partial_out.buffer(), partial_stats.buffer(), turned.buffer(), own.own.buffer(),
                      static_cast<std::int32_t>(own.own_floats));
   return out;
 }

@@ -11,6 +11,10 @@
 //     attend_tiles(plan)                                                slots of states (StateRows)
 //     gated_delta(runs)        pools of states: addresses               the logits' own tensor
 //
+// A step that sees moved keys (ops/attention_plan.h) has one more operation before each attend, which makes the copies
+// of queries that its plan asks for, however many they are. So there are two tables, and one launch either way. A step
+// without moved keys proves both; one with them only its own, and the other is recorded when it is wanted.
+//
 // Which kernels can be recorded, and which of their arguments are new in each step: kernels/launch_table.clh.
 //
 // The functions that compute are those of the recorded kernels, so the bits are theirs.
@@ -47,12 +51,15 @@ namespace kvtrie::ops {
 struct StepTables {
   std::vector<QkvRows::Row> rows;
   const AttentionPlan* plan = nullptr;
+  std::span<const RopeParams> ropes = {};  // of each layer; not read where the plan has no copies
+  std::int32_t k_dim = 0;
 };
 
 // The same on the device, as the recorded step used it; empty where it did not.
 struct RecordedTables {
   QkvRows rows;
   DevicePlan plan;
+  std::vector<_cl_mem*> keys = {};  // K of each layer
 };
 
 // The values that change with each step: one of `tables` for each cache of K and V, one of `states` for each cache of
@@ -96,9 +103,13 @@ class LaunchGraph {
                                                  const Tensor& out, std::string& reason);
   ~LaunchGraph();
 
-  // One launch; returns a new tensor in the recorded one's shape. REQUIRES: as many ids, rows and caches as recorded,
-  // and ids that the recorded step could have had. Throws kArgument for other numbers, kDevice.
-  Tensor replay(const StepInputs& inputs) const;
+  // Whether there is a table for steps like this one. False only of steps without moved keys.
+  bool serves(std::span<const StepTables> tables) const noexcept;
+
+  // One launch; returns a new tensor in the recorded one's shape. `turning`: by the table of steps that see moved keys,
+  // also where none are seen. REQUIRES: serves the tables; as many ids, rows and caches as recorded, and ids that the
+  // recorded step could have had. Throws kArgument for other numbers, kDevice.
+  Tensor replay(const StepInputs& inputs, bool turning = false) const;
 
   std::uint32_t launches() const noexcept;  // recorded ones
   std::uint64_t nbytes() const noexcept;    // device memory of its own

@@ -11,7 +11,7 @@ namespace {
 
 using Launch = cl::LaunchRecorder::Launch;
 
-constexpr std::string_view kAttend = "attend_tiles", kMerge = "attend_merge", kNorm = "rms_norm";
+constexpr std::string_view kAttend = "attend_tiles", kMerge = "attend_merge", kNorm = "rms_norm", kTurn = "take_turned";
 
 std::uint64_t word_of(launch::LaunchWordBits bit, std::uint64_t value) { return std::uint64_t{1} << bit | value; }
 std::uint64_t slot_word(std::uint64_t slot) { return word_of(launch::kSlotBit, slot); }
@@ -87,14 +87,40 @@ class Builder {
       return cat("kernel ", launch.name, " was launched with groups of several work-items");
     if (kernel->name == kMerge) return "";  // made with its attend
     BufferOp op = plain_op(launch, *kernel);
+    if (kernel->name == kTurn) return note_turned(op);
     op.op.form = forms_.of(launch);
     if (std::string why = bind(op); !why.empty()) return why;
+    if (kernel->name == kAttend) {
+      if (std::string why = find_layer(op, launch); !why.empty()) return why;
+    }
     graph_.ops.push_back(op);
     if (kernel->name == kAttend) add_merge(op, launch);
     return "";
   }
 
  private:
+  // Made again before its attend, where a step needs it; until then that reads the queries that were turned.
+  std::string note_turned(const BufferOp& turn) {
+    graph_.saw_moved = true;
+    turned_.insert_or_assign(turn.buffers[index_of(*turn.kernel, "turned")], turn);
+    return "";
+  }
+
+  std::string find_layer(BufferOp& attend, const Launch& launch) {
+    const std::size_t q = index_of(*attend.kernel, "q"), q_offset = index_of(*attend.kernel, "q_offset");
+    if (const auto turn = turned_.find(attend.buffers[q]); turn != turned_.end()) {
+      attend.buffers[q] = turn->second.buffers[index_of(*turn->second.kernel, "q")];
+      attend.op.words[q_offset] = word_named(turn->second, "q_offset");
+    }
+    const auto layer = place_of(places_.keys.at(attend.op.header_at / launch::kHeaderInts),
+                                attend.buffers[index_of(*attend.kernel, "k")]);
+    if (!layer) return "attention read keys of no layer of its cache";
+    attend.layer = *layer;
+    attend.k_dim = std::stoi(options_by_name(launch).at("K_DIM"));
+    graph_.query_floats = std::max(graph_.query_floats, word_named(attend, "heads") * attend.k_dim);
+    return "";
+  }
+
   // Names in place of the buffers that differ from step to step.
   std::string bind(BufferOp& op) {
     for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
@@ -139,6 +165,8 @@ class Builder {
       case LaunchRole::kPartialStats:
         set_word(op, i, slot_word(launch::kSlotPartialStats));
         break;
+      case LaunchRole::kQueries:  // of no operation that was recorded
+        break;
       case LaunchRole::kIds:
         if (buffer == places_.ids) set_word(op, i, step_word(places_.ids_at));
         [[fallthrough]];
@@ -176,6 +204,7 @@ class Builder {
   const GraphPlaces& places_;
   GraphOps& graph_;
   const ProductForms forms_;
+  std::map<_cl_mem*, BufferOp> turned_;  // launches that turned queries, by where they put them
 };
 
 bool reads(const BufferOp& op, _cl_mem* buffer) {
@@ -231,7 +260,38 @@ void make_norms_own(GraphOps& graph) {
   }
 }
 
+// What turns the queries of `attend`.
+BufferOp turn_before(const BufferOp& attend) {
+  BufferOp turn;
+  turn.kernel = find_launch_kernel("turn", kTurn);
+  turn.op.kernel = static_cast<std::int32_t>(turn.kernel - launch_kernels().data());
+  turn.op.axis = turn.kernel->axis;
+  turn.op.header_at = attend.op.header_at;
+  turn.op.count_at = turn.op.header_at + turn.kernel->count;
+  for (const char* name : {"q", "q_offset", "table", "heads"}) {
+    const std::size_t to = index_of(*turn.kernel, name), from = index_of(*attend.kernel, name);
+    turn.op.words[to] = attend.op.words[from];
+    turn.buffers[to] = attend.buffers[from];
+  }
+  set_word(turn, index_of(*turn.kernel, "layer"), static_cast<std::uint64_t>(attend.layer));
+  set_word(turn, index_of(*turn.kernel, "dim"), static_cast<std::uint64_t>(attend.k_dim));
+  set_word(turn, index_of(*turn.kernel, "turned"), slot_word(launch::kSlotQueries));
+  return turn;
+}
+
 }  // namespace
+
+std::vector<BufferOp> with_turned_queries(const std::vector<BufferOp>& ops) {
+  std::vector<BufferOp> all;
+  for (const BufferOp& op : ops) {
+    if (op.kernel->name == kAttend) all.push_back(turn_before(op));
+    all.push_back(op);
+    if (op.kernel->name != kAttend) continue;
+    set_word(all.back(), index_of(*op.kernel, "q"), slot_word(launch::kSlotQueries));
+    set_word(all.back(), index_of(*op.kernel, "q_offset"), 0);
+  }
+  return all;
+}
 
 std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphPlaces& places, std::string& reason) {
   GraphOps graph;

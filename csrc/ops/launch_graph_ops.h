@@ -33,24 +33,28 @@ static_assert(sizeof(GraphOp) == 40 + 8 * kLaunchWords);
 struct BufferOp {
   const LaunchKernel* kernel = nullptr;
   GraphOp op;
+  std::int32_t layer = 0, k_dim = 0;  // of attention: the layer of its cache, and numbers of a head's query
   std::array<_cl_mem*, kLaunchWords> buffers{};
 };
 
 // Buffers by what they are in the recorded step.
 struct GraphPlaces {
   _cl_mem* logits = nullptr;
-  _cl_mem* ids = nullptr;             // the upload that holds the step's token ids
-  std::vector<_cl_mem*> rows, plans;  // of each cache of K and V; null where it was not used
-  std::vector<_cl_mem*> runs;         // of each cache of states; null where it was not used
-  std::vector<_cl_mem*> uploads;      // all else that came from the host while the step was recorded
-  std::int32_t ids_at = 0;            // ints into the step's table
-  std::vector<std::int32_t> rows_at;  // of each cache of K and V
+  _cl_mem* ids = nullptr;                   // the upload that holds the step's token ids
+  std::vector<_cl_mem*> rows, plans;        // of each cache of K and V; null where it was not used
+  std::vector<std::vector<_cl_mem*>> keys;  // of each cache of K and V: K of each layer
+  std::vector<_cl_mem*> runs;               // of each cache of states; null where it was not used
+  std::vector<_cl_mem*> uploads;            // all else that came from the host while the step was recorded
+  std::int32_t ids_at = 0;                  // ints into the step's table
+  std::vector<std::int32_t> rows_at;        // of each cache of K and V
 };
 
 struct GraphOps {
   std::vector<BufferOp> ops;
   std::uint64_t own_floats = 0;                      // memory that each worker needs for itself
   std::uint64_t partial_heads = 0, partial_dim = 0;  // sizes of one partial result of attention, at most
+  std::uint64_t query_floats = 0;                    // of one row's queries, at most
+  bool saw_moved = false;                            // the recorded step read keys that have moved
 };
 
 // Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form
@@ -72,6 +76,9 @@ class ProductForms {
 // The operations of `launches`; empty, and why, when one of them cannot be replayed.
 std::optional<GraphOps> graph_ops(std::span<const cl::LaunchRecorder::Launch> launches, const GraphPlaces& places,
                                   std::string& reason);
+
+// The operations of steps that see moved keys: attention reads queries that one more operation before it makes.
+std::vector<BufferOp> with_turned_queries(const std::vector<BufferOp>& ops);
 
 // The -D options that kernels/launch_graph.cl needs for these launches; empty, and why, when two of them contradict
 // each other. REQUIRES: launches that graph_ops took.

@@ -84,7 +84,8 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
       if (!options.add(name + number, value, reason)) return std::nullopt;
     }
     options.add_if_missing(cat("WITH_", launch.name), "1");
-    if (launch.name == "attend_tiles") options.add_if_missing("WITH_attend_merge", "1");
+    if (launch.name != "attend_tiles") continue;
+    for (const char* with_it : {"WITH_attend_merge", "WITH_take_turned"}) options.add_if_missing(with_it, "1");
   }
   for (std::size_t form = 1; form < forms.count(); ++form) {  // what matmul_again.clh asks for, given or not
     for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED", "INTEGER"})

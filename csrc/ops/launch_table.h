@@ -28,6 +28,7 @@ enum class LaunchRole : std::uint8_t {
   kRuns,
   kPartialOut,
   kPartialStats,
+  kQueries,
   kNumber,
   kPlanned
 };

@@ -48,16 +48,19 @@ void warm_up_cells(const cl::DevicePtr& device, const WarmUp& spec) {
   rotate_cells(pool, runs, 1, RopeParams{});
 }
 
-// Rows at the end of a history over two splits: their partials are merged.
+// Rows at the end of a history over two splits, whose partials are merged; then the same of keys that have moved.
 void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const PlanLimits limits = plan_limits(*device);
   const auto cells = static_cast<std::int32_t>(limits.keys_per_tile + 2);
   const LayerCells pool = pool_of(device, spec, cells);
   const Tensor q = Tensor::zeros(device, DType::kFloat32, {2, spec.heads, spec.k_dim});
   const CellSpans span{{0, static_cast<std::uint32_t>(cells), 0}};
-  const std::vector<QueryRows> queries{{0, 2, cells - 2, span}};
+  const CellSpans moved_span{{0, static_cast<std::uint32_t>(cells), 0, 1}};
+  const std::vector<QueryRows> queries{{0, 2, cells - 2, span}}, moved{{0, 2, cells - 2, moved_span}};
   rope(q, Tensor::zeros(device, DType::kInt32, {2}), RopeParams{});
   attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), {});
+  const DevicePlan turns = upload_plan(device, plan_attention(moved, limits));
+  attend_spans(turn_queries(q, turns, RopeParams{}), pool, turns, {});
 }
 
 }  // namespace

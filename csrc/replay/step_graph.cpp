@@ -41,13 +41,6 @@ StateForward& recurrent(const OpenStep& step, std::size_t state) {
   return static_cast<StateForward&>(step.of_states(state));
 }
 
-// Keys that have moved are read with copies of queries, whose number is another in each step.
-bool sees_moved(const PrefixCache& cache, const OpenStep& open) {
-  for (std::size_t i = 0; i < cache.caches().size(); ++i)
-    if (cache.caches()[i]->sees_moved(open.of_attention(i))) return true;
-  return false;
-}
-
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return false;
   std::vector<std::byte> left(a.nbytes()), right(b.nbytes());
@@ -70,16 +63,16 @@ Tensor StepGraphs::replay(Step& step) {
   const GraphPtr graph = find(step);
   if (graph == nullptr) return {};
   step.require_kept();
-  if (sees_moved(*step.cache(), step.open_)) return {};
   Tensor logits;
   {
     std::vector<CausalHold> holds;
     for (std::size_t i = 0; i < step.cache()->caches().size(); ++i)
       holds.emplace_back(*step.cache()->caches()[i], step.open_.of_attention(i));
+    const std::vector<ops::StepTables> tables = tables_of(holds);
+    if (!graph->serves(tables)) return {};
     std::vector<RecurrentHold> state_holds;
     for (std::size_t i = 0; i < step.cache()->states().size(); ++i)
       state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]), recurrent(step.open_, i));
-    const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
     states.reserve(state_holds.size());
     for (const RecurrentHold& hold : state_holds) states.push_back(hold.rows());
@@ -100,7 +93,7 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
     return nullptr;
   if (ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());
-  if (device == nullptr || !ops::can_record(*device) || sees_moved(*step->cache(), step->open_)) return nullptr;
+  if (device == nullptr || !ops::can_record(*device)) return nullptr;
   {
     const MutexLock lock(mutex_);
     const auto entry = entries_.find({step->cache().get(), step->tokens().size()});
@@ -171,7 +164,7 @@ std::vector<CausalHold> StepRecording::holds() {
 
 // Stores nothing: the step's own launches did, and others may have read it since.
 bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) {
-  Tensor again;
+  Tensor again, turning;  // by each of the graph's tables
   {
     const std::vector<CausalHold> caches = holds();
     if (!reason_.empty()) return false;
@@ -182,8 +175,9 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
     for (std::size_t i = 0; i < before_.size(); ++i)
       states.push_back(RecurrentHold::rows_again(recurrent(step_->open_, i), before_[i]));
     again = graph.replay({step_->tokens(), tables, states});
+    turning = graph.replay({step_->tokens(), tables, states}, true);
   }
-  if (same_bits(again, logits)) return true;
+  if (same_bits(again, logits) && same_bits(turning, logits)) return true;
   reason_ = "the replayed step gave other logits";
   log_message(LogLevel::kWarning,
               cat("[step_graph] a step is not replayed on ", logits.device()->info().name, ": it gave other logits"));

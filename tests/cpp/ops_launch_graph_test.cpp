@@ -48,6 +48,7 @@ struct Model {
   Tensor table, norm;
   PackedWeight head;
   DeviceRope rope;
+  std::vector<RopeParams> ropes;  // by which queries turn, of each layer
   std::vector<Layer> layers;
 
   Model(Random& random, ModelSizes sizes) : s(sizes) {
@@ -73,21 +74,31 @@ struct Model {
       layer.cells = {upload_as(random.normals(count), DType::kFloat16, shape),
                      upload_as(random.normals(count), DType::kFloat16, shape)};
       layers.push_back(layer);
+      RopeParams& turning = ropes.emplace_back();
+      if (i % 2 == 1) turning.dims = 10, turning.interleaved = i % 4 == 1;
     }
   }
 
   Tensor launch(std::span<const std::int32_t> ids, const QkvRows& rows, const DevicePlan& plan) const {
     const auto count = static_cast<std::int64_t>(ids.size());
     Tensor x = embedding(table, Tensor::from_host(shared_device(), DType::kInt32, {count}, ids.data()));
-    for (const Layer& layer : layers) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const Layer& layer = layers[i];
       const Tensor qkv = matmul(rms_norm(x, layer.norm, 1e-5f), layer.qkv);
       const Tensor q = put_qkv(qkv, rows, layer.cells, {&rope, layer.q_norm, {}, 1e-5f, 0.0f});
-      const Tensor attended = attend_spans(q, layer.cells, plan, {}).reshape({count, s.hidden()});
+      const Tensor turned = turn_queries(q, plan, ropes[i]);
+      const Tensor attended = attend_spans(turned, layer.cells, plan, {}).reshape({count, s.hidden()});
       x = matmul(attended, layer.o, x);
       x = matmul(matmul_gated(rms_norm(x, layer.post_norm, 1e-5f), layer.gate_up, s.activation), layer.down, x);
       x = mul(add(x, x), layer.norm);
     }
     return matmul(rms_norm(x, norm, 1e-5f, 1.0f), head);
+  }
+
+  std::vector<_cl_mem*> keys() const {
+    std::vector<_cl_mem*> keys;
+    for (const Layer& layer : layers) keys.push_back(layer.cells.k.buffer().handle());
+    return keys;
   }
 };
 
@@ -98,7 +109,8 @@ struct RandomStep {
   std::vector<QkvRows::Row> places;
   AttentionPlan plan;
 
-  RandomStep(Random& random, const Model& model, std::int32_t rows, std::int32_t longest) {
+  // `moves`: most distances by which keys of a row have moved; those of the first row have, from the first one on.
+  RandomStep(Random& random, const Model& model, std::int32_t rows, std::int32_t longest, std::int32_t moves = 0) {
     std::vector<std::int32_t> cells(Model::kCells / 4);
     std::iota(cells.begin(), cells.end(), 0);
     std::shuffle(cells.begin(), cells.end(), random.engine());
@@ -107,9 +119,11 @@ struct RandomStep {
     keys.resize(rows);
     for (std::int32_t row = 0; row < rows; ++row) {
       const std::int32_t length = 1 + random.below(longest);
+      std::int32_t moved = moves > 0 && row == 0 ? 7 : 0, left = moves == 0 ? 0 : random.below(moves);
       for (std::int32_t position = 0; position < length; position += 4) {
         const auto run = static_cast<std::uint32_t>(std::min(4, length - position));
-        keys[row].push_back({static_cast<Cell>(4 * cells[next++ % cells.size()]), run, position});
+        if (left > 0 && random.below(3) == 0) moved += 1 + random.below(50), --left;
+        keys[row].push_back({static_cast<Cell>(4 * cells[next++ % cells.size()]), run, position, moved});
       }
       ids.push_back(random.below(model.s.vocab));
       places.push_back({length - 1, static_cast<std::int32_t>(keys[row].back().cell + keys[row].back().length - 1)});
@@ -117,13 +131,15 @@ struct RandomStep {
     }
     plan = plan_attention(queries, plan_limits(*shared_device()));
   }
+  StepTables tables(const Model& model) const { return {places, &plan, model.ropes, model.s.dim}; }
 };
 
 std::shared_ptr<const LaunchGraph> recorded(const Model& model, const RandomStep& step, Tensor& out) {
   model.launch(step.ids, QkvRows(shared_device(), step.places),
                upload_plan(shared_device(), step.plan));  // proves them
   LaunchRecording recording(shared_device());
-  const RecordedTables tables{QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan)};
+  const RecordedTables tables{QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan),
+                              model.keys()};
   out = model.launch(step.ids, tables.rows, tables.plan);
   std::string reason;
   auto graph = LaunchGraph::make(recording, {step.ids, std::array{tables}, {}}, out, reason);
@@ -131,29 +147,40 @@ std::shared_ptr<const LaunchGraph> recorded(const Model& model, const RandomStep
   return graph;
 }
 
-void check_replays(ModelSizes sizes, std::int32_t rows, std::uint32_t salt) {
-  SCOPED_TRACE(cat("rows ", rows, ", seed ", kSeed, " + ", salt));
+// `recorded_moves`: most distances of the step that is recorded.
+void check_replays(ModelSizes sizes, std::int32_t rows, std::uint32_t salt, std::int32_t recorded_moves = 0) {
+  SCOPED_TRACE(cat("rows ", rows, ", seed ", kSeed, " + ", salt, ", recorded moves ", recorded_moves));
   Random random(salt);
   const Model model(random, sizes);
   Tensor first;
-  const auto graph = recorded(model, RandomStep(random, model, rows, 20), first);
+  const RandomStep of_graph(random, model, rows, recorded_moves > 0 ? 200 : 20, recorded_moves);
+  ASSERT_EQ(of_graph.plan.turned.empty(), recorded_moves == 0);
+  const auto graph = recorded(model, of_graph, first);
   ASSERT_NE(graph, nullptr);
-  for (const std::int32_t longest : {3, 40, 600, 2000}) {
-    const RandomStep step(random, model, rows, longest);
+  std::size_t copies = 0;
+  for (const auto& [longest, moves] : {std::pair(3, 0), {40, 0}, {40, 3}, {600, 0}, {600, 16}, {2000, 0}, {2000, 5}}) {
+    const RandomStep step(random, model, rows, longest, moves);
+    copies += step.plan.turned.size();
+    EXPECT_EQ(graph->serves(std::array{step.tables(model)}), recorded_moves == 0 || !step.plan.turned.empty());
+    if (!graph->serves(std::array{step.tables(model)})) continue;
     const Tensor wanted =
         model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
     const auto k = download<std::uint16_t>(model.layers.back().cells.k);
     // What the launches stored goes, so that the replay has to store it again.
     shared_device()->fill(model.layers.back().cells.k.buffer(), 0, model.layers.back().cells.k.nbytes(), 0);
     model.layers.back().cells.k.copy_from_host(k.data());
-    const Tensor got = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
-    EXPECT_TRUE(same_bits(got, wanted)) << "longest history " << longest;
+    const Tensor got = graph->replay({step.ids, std::array{step.tables(model)}, {}});
+    EXPECT_TRUE(same_bits(got, wanted)) << "longest history " << longest << ", moves " << moves;
     EXPECT_EQ(download<std::uint16_t>(model.layers.back().cells.k), k);
+    const Tensor turning = graph->replay({step.ids, std::array{step.tables(model)}, {}}, true);
+    EXPECT_TRUE(same_bits(turning, wanted)) << "longest history " << longest << ", moves " << moves;
   }
+  EXPECT_GT(copies, 0U);
 }
 
 TEST_F(LaunchGraphTest, ReplaysGiveTheBitsOfTheLaunches) {
   check_replays({}, 3, 2);
+  check_replays({}, 2, 5, 4);
   if (oracle::circle() == oracle::Circle::kTest) return;  // one row is replayed in other tests
   check_replays({.layers = 1, .heads = 3, .kv_heads = 3, .dim = 32, .inner = 64, .activation = Activation::kGeluTanh},
                 8, 3);
@@ -176,7 +203,7 @@ TEST_F(LaunchGraphTest, BusyCoresChangeNoBit) {
       while (!stop.stop_requested()) continue;
     });
   for (int i = 0; i < 50; ++i)
-    ASSERT_TRUE(same_bits(graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}}), wanted)) << i;
+    ASSERT_TRUE(same_bits(graph->replay({step.ids, std::array{step.tables(model)}, {}}), wanted)) << i;
 }
 
 TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
@@ -196,7 +223,7 @@ TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
           std::fill_n(spoilt.begin() + (head * Model::kCells + row.cell) * model.s.dim, model.s.dim, 0x7e00);
       pool.copy_from_host(spoilt.data());
       ASSERT_NE(download<std::uint16_t>(pool), wanted);
-      graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
+      graph->replay({step.ids, std::array{step.tables(model)}, {}});
       EXPECT_EQ(download<std::uint16_t>(pool), wanted);
     }
 }
@@ -210,9 +237,13 @@ TEST_F(LaunchGraphTest, OneLaunchForAll) {
   ASSERT_NE(graph, nullptr);
   EXPECT_EQ(graph->launches(), 1u + 10 * 2 + 2);
   const std::uint64_t before = device().counters().launches;
-  graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
+  graph->replay({step.ids, std::array{step.tables(model)}, {}});
   EXPECT_EQ(device().counters().launches, before + 1);
   EXPECT_LT(graph->nbytes(), 64u << 10);
+  const RandomStep moved(random, model, 1, 300, 4);
+  ASSERT_FALSE(moved.plan.turned.empty());
+  graph->replay({moved.ids, std::array{moved.tables(model)}, {}});
+  EXPECT_EQ(device().counters().launches, before + 2);
 }
 
 TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
@@ -223,8 +254,8 @@ TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
   const auto graph = recorded(model, first, out);
   ASSERT_NE(graph, nullptr);
   const auto wanted = download<std::uint32_t>(out);
-  const Tensor again = graph->replay({first.ids, std::array{StepTables{first.places, &first.plan}}, {}});
-  graph->replay({second.ids, std::array{StepTables{second.places, &second.plan}}, {}});
+  const Tensor again = graph->replay({first.ids, std::array{first.tables(model)}, {}});
+  graph->replay({second.ids, std::array{second.tables(model)}, {}});
   EXPECT_EQ(download<std::uint32_t>(out), wanted);
   EXPECT_EQ(download<std::uint32_t>(again), wanted);
 }
@@ -237,7 +268,7 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
   const LayerCells& cells = model.layers.front().cells;
   for (const std::int32_t longest : {9, 1500}) {
     const RandomStep step(random, model, 2, longest);
-    const RecordedTables tables{{}, upload_plan(device_ptr(), step.plan)};
+    const RecordedTables tables{{}, upload_plan(device_ptr(), step.plan), model.keys()};
     const auto wanted = download<std::uint32_t>(attend_spans(q, cells, tables.plan, {}));
     std::shared_ptr<const LaunchGraph> graph;
     {
@@ -248,8 +279,8 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
       ASSERT_NE(graph, nullptr) << reason;
       device().fill(out.buffer(), 0, out.nbytes(), 0);  // what was recorded is not what is returned
     }
-    const Tensor first = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}}),
-                 second = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
+    const Tensor first = graph->replay({step.ids, std::array{step.tables(model)}, {}}),
+                 second = graph->replay({step.ids, std::array{step.tables(model)}, {}});
     EXPECT_EQ(download<std::uint32_t>(first), wanted) << "longest history " << longest;
     EXPECT_EQ(download<std::uint32_t>(second), wanted);
   }

@@ -74,6 +74,32 @@ def rope(program: ptx.Program, seed: int) -> ptx.Report:
     return report
 
 
+def take_turned(program: ptx.Program, seed: int) -> ptx.Report:
+    """Two rows of three heads of 30 numbers, of which 26 turn, and four copies: halves, then neighbours."""
+    random, rows, heads, dim, pairs, layer = np.random.default_rng(13), 2, 3, 30, 13, 1
+    q = random.standard_normal((rows, heads, dim)).astype(np.float32)
+    sources = np.array([(0, -1), (1, -1), (1, 1), (0, 0), (1, -1), (0, 1)], np.int32)
+    angles = np.array([[5], [900]]) * 0.7 ** np.arange(pairs)
+    turns = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    for interleaved in (0, 1):
+        ropes_at = 1 + sources.size
+        turns_at = ropes_at + 6
+        ropes = np.array([-1, -1, -1, turns_at, pairs, interleaved], np.int32)
+        table = np.concatenate([[-7], sources.ravel(), ropes, turns.ravel().view(np.int32)]).astype(np.int32)
+        memory = ptx.GlobalMemory()
+        y = memory.put(empty(len(sources), heads, dim))
+        given = [q, 0, table, 1, ropes_at, layer, heads, dim, y, 0]
+        report = launch(program, (1, len(sources), 1), LANES, memory, given, seed)
+        first, second = (slice(0, 26, 2), slice(1, 26, 2)) if interleaved else (slice(0, 13), slice(13, 26))
+        wanted = q[sources[:, 0]].astype(np.float64)
+        for row, (_, turn) in zip(wanted, sources):
+            if turn >= 0:
+                u, v, (cos, sin) = row[:, first].copy(), row[:, second].copy(), turns[turn].astype(np.float64)
+                row[:, first], row[:, second] = u * cos - v * sin, v * cos + u * sin
+        assert_near(memory.get(y, wanted.shape, np.float32), wanted, 5e-7)
+    return report
+
+
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
@@ -378,6 +404,7 @@ _LAST = "the last one behind a sum: nothing writes `shared` after it"
 SMALL_PLAYS: list[Case] = [
     *[Case(Variant("elementwise", (f"OP={op}", *_VECTORS), (op,), LANES), op, elementwise(op)) for op in OPERATIONS],
     Case(Variant("rope", _GROUP, ("rope",), LANES), "rope", rope),
+    Case(Variant("turn", _GROUP, ("take_turned",), LANES), "take_turned", take_turned),
     Case(Variant("sample", _GROUP, ("sample",), LANES), "sample", sample, ((9, _TOP), (51, _LAST))),
     Case(_CHOSEN, "score_keys", score_keys),
     Case(_CHOSEN, "choose_keys", choose_keys, ((0, _FIRST),)),

@@ -154,6 +154,7 @@ def _small() -> list[Variant]:
         Variant("rows", _LANES, norms, 64),
         Variant("rows", ("LANES=512", "ROW_VW=4"), ("argmax",), 512),
         Variant("rope", _LANES, ("rope",), 64),
+        Variant("turn", _LANES, ("take_turned",), 64),
         Variant("sample", _LANES, ("sample",), 64),
         *[
             Variant("chosen", (f"KEPT_AS={kept}", f"DIM={dim}", *_LANES), CHOSEN, 64)

@@ -44,6 +44,7 @@ class Twins:
         self.models[1].replays = False
         self.caches = [caches_of(model) for model in self.models]
         self.sessions: list[list[Any]] = []  # pairs
+        self.shifts = 0  # that dropped something
 
     def compute(self, chosen: list[int], tokens: list[int]) -> None:
         for index, token in zip(chosen, tokens):
@@ -74,7 +75,7 @@ class Twins:
 def random_step(twins: Twins, random: np.random.Generator) -> None:
     """One thing that conversations do."""
     count = len(twins.sessions)
-    act = random.integers(0, 10)
+    act = random.integers(0, 11)
     if count == 0 or (act == 0 and count < 9):
         shared = [int(token) for token in np.random.default_rng(1).integers(0, VOCAB, 30)]
         twins.begin(shared + [int(token) for token in random.integers(0, VOCAB, random.integers(1, 60))])
@@ -93,6 +94,13 @@ def random_step(twins: Twins, random: np.random.Generator) -> None:
         for cache in twins.caches:
             with contextlib.suppress(kv.errors.CacheFullError):  # nothing but what live sessions hold
                 cache.page_out(nbytes=1)
+    elif act == 5:
+        pair = twins.sessions[random.integers(0, count)]
+        keep, limit = int(random.integers(0, 6)), int(random.integers(8, 64))
+        before = pair[0].recorded
+        shifted = [session.shift(keep, limit=limit) is None for session in pair]
+        assert shifted[0] == shifted[1] and pair[0].recorded == pair[1].recorded
+        twins.shifts += pair[0].recorded < before
     else:
         rows = int(random.integers(1, count + 1))
         chosen = [int(index) for index in random.permutation(count)[:rows]]
@@ -109,6 +117,7 @@ def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
     stats = twins.models[0].graphs.stats
     assert stats["replays"] > STEPS // 4 and stats["graphs"] >= 4, stats
     assert twins.models[1].graphs.stats["replays"] == 0
+    assert (twins.shifts > 0) == (kind in ("dense", "window"))  # recurrent states cannot be shifted
 
 
 def test_later_steps_of_as_many_rows_are_one_launch(device: Any) -> None:
@@ -128,6 +137,52 @@ def test_later_steps_of_as_many_rows_are_one_launch(device: Any) -> None:
     before = device.memory()["launches"]
     model(step)
     assert device.memory()["launches"] == before + graphs["launches"]
+
+
+def shifted(model: Any, cache: Any, prompt: list[int], times: int) -> Any:
+    """A session whose keys stand at ``times`` distances from where they were stored."""
+    session = cache.begin(prompt, publish=False)
+    for time in range(times + 1):
+        for step in session.prefill():
+            model(step)
+        if time < times:
+            assert session.shift(2, limit=len(prompt)) is None
+            session.append([(7 * time + i) % VOCAB for i in range(len(prompt) - session.recorded + 1)])
+    return session
+
+
+@pytest.mark.parametrize("first", ["moved", "not moved"])
+def test_steps_that_see_moved_keys_are_one_launch(device: Any, first: str) -> None:
+    """Recorded before a shift or after it: any number of distances, of some sessions of a batch and not of others."""
+    model = random_model("dense")
+    cache = caches_of(model)
+    prompt = list(range(40))
+    sessions = [shifted(model, cache, [n, *prompt], times) for n, times in enumerate((0, 1, 3, 12))]
+    order = ((1, 2), (0, 1), (3, 0), (3, 2), (0, 0)) if first == "moved" else ((0, 0), (0, 1), (1, 2), (3, 0), (3, 2))
+    spare = shifted(model, cache, [50, *prompt], 0)
+    recorded = {False: False, True: False}
+    for a, b in order:
+        pair = [sessions[a], spare if a == b else sessions[b]]
+        moves = a + b > 0
+        for _ in range(3):
+            branches = [each.branch() for each in pair]
+            for each in (*pair, *branches):
+                each.append(11)
+            step = cache.batch(pair)
+            before = device.memory()["launches"]
+            replayed = bits(model(step))
+            launched = device.memory()["launches"] - before
+            assert not recorded[moves] or launched == 1, (a, b, launched)
+            recorded[moves] = True
+            recorded[True] = recorded[True] or not moves  # a step without moved keys proves both
+            model.replays = False
+            assert bits(model(cache.batch(branches))) == replayed
+            model.replays = True
+            for each in branches:
+                each.close()
+    assert recorded == {False: True, True: True}
+    assert model.graphs.stats["refusals"] == 0, model.graphs.stats
+    assert cache.check() == []
 
 
 def test_logits_of_earlier_steps_stay(device: Any) -> None:
