@@ -87,6 +87,8 @@ class Builder {
       return cat("kernel ", launch.name, " was launched with groups of several work-items");
     if (kernel->name == kMerge) return "";  // made with its attend
     BufferOp op = plain_op(launch, *kernel);
+    for (std::size_t i = 0; i < kernel->arguments.size(); ++i)
+      if (kernel->arguments[i].writes()) turned_.erase(op.buffers[i]);  // buffers are used in turn
     if (kernel->name == kTurn) return note_turned(op);
     op.op.form = forms_.of(launch);
     if (std::string why = bind(op); !why.empty()) return why;

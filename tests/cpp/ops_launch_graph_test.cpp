@@ -80,10 +80,17 @@ struct Model {
   }
 
   Tensor launch(std::span<const std::int32_t> ids, const QkvRows& rows, const DevicePlan& plan) const {
+    return launch(ids, std::vector<RecordedTables>{{rows, plan}});
+  }
+
+  // Layer i is one of the cache i modulo their number.
+  Tensor launch(std::span<const std::int32_t> ids, const std::vector<RecordedTables>& caches) const {
     const auto count = static_cast<std::int64_t>(ids.size());
     Tensor x = embedding(table, Tensor::from_host(shared_device(), DType::kInt32, {count}, ids.data()));
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Layer& layer = layers[i];
+      const QkvRows& rows = caches[i % caches.size()].rows;
+      const DevicePlan& plan = caches[i % caches.size()].plan;
       const Tensor qkv = matmul(rms_norm(x, layer.norm, 1e-5f), layer.qkv);
       const Tensor q = put_qkv(qkv, rows, layer.cells, {&rope, layer.q_norm, {}, 1e-5f, 0.0f});
       const Tensor turned = turn_queries(q, plan, ropes[i]);
@@ -244,6 +251,44 @@ TEST_F(LaunchGraphTest, OneLaunchForAll) {
   ASSERT_FALSE(moved.plan.turned.empty());
   graph->replay({moved.ids, std::array{moved.tables(model)}, {}});
   EXPECT_EQ(device().counters().launches, before + 2);
+}
+
+// Recorded of a step that turns the queries of one cache's layers and not those of the other's, whose buffers are the
+// same ones in turn; and replayed with either, both or none of them moved.
+TEST_F(LaunchGraphTest, KeysOfOneCacheMayHaveMovedAndOthersNot) {
+  Random random(11);
+  ModelSizes sizes;
+  sizes.layers = 4;
+  const Model model(random, sizes);
+  const std::vector<std::vector<RopeParams>> ropes{{model.ropes[0], model.ropes[2]}, {model.ropes[1], model.ropes[3]}};
+  const auto keys = model.keys();
+  const auto given = [&](const RandomStep& first, const RandomStep& second) {
+    std::vector<RecordedTables> tables;
+    for (const RandomStep* step : {&first, &second})
+      tables.push_back({QkvRows(shared_device(), step->places), upload_plan(shared_device(), step->plan)});
+    tables[0].keys = {keys[0], keys[2]};
+    tables[1].keys = {keys[1], keys[3]};
+    return tables;
+  };
+  for (const auto& [first_moves, second_moves] : {std::pair(3, 0), {0, 3}, {0, 0}}) {
+    const RandomStep a(random, model, 2, 60, first_moves), b(random, model, 2, 60, second_moves);
+    const auto recorded_tables = given(a, b);
+    model.launch(a.ids, recorded_tables);  // proves them
+    LaunchRecording recording(device_ptr());
+    const Tensor out = model.launch(a.ids, recorded_tables);
+    std::string reason;
+    const auto graph = LaunchGraph::make(recording, {a.ids, recorded_tables, {}}, out, reason);
+    ASSERT_NE(graph, nullptr) << reason;
+    for (const auto& [x_moves, y_moves] : {std::pair(2, 0), {0, 2}, {4, 9}, {0, 0}}) {
+      const RandomStep x(random, model, 2, 700, x_moves), y(random, model, 2, 700, y_moves);
+      const std::array tables{StepTables{x.places, &x.plan, ropes[0], sizes.dim},
+                              StepTables{y.places, &y.plan, ropes[1], sizes.dim}};
+      ASSERT_EQ(graph->serves(tables), first_moves + second_moves == 0 || x_moves + y_moves > 0);
+      if (!graph->serves(tables)) continue;
+      const Tensor wanted = model.launch(x.ids, given(x, y));
+      EXPECT_TRUE(same_bits(graph->replay({x.ids, tables, {}}), wanted)) << first_moves << second_moves << x_moves;
+    }
+  }
 }
 
 TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
