@@ -9,7 +9,8 @@ spans    the same history in spans of 16, 64 and 256 cells that are not neighbou
 prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key
          they see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
 shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
-formats  one query row against K and V in other formats, beside the same numbers in float16
+formats  one query row against K and V in other formats, beside the same numbers in float16; 512 tokens of a layer come
+         from caches, and show what arithmetic alone takes
 
 A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16),
 waited for once at its end, as in a model; printed per layer. So K and V come mostly from memory, not from caches. In
@@ -228,8 +229,9 @@ def shared(library: Library, report: Report, rounds: int) -> None:
 def formats(library: Library, report: Report, rounds: int) -> None:
     """One row over K and V in formats of blocks and in float16, in turns."""
     for dim, group in ((128, 4), (64, 4), (128, 8), (64, 3), (128, 1)):
-        for length in (4096, 16384):
+        for length in (512, 4096, 16384):
             layers = max(2, 128 * MIB // spec(length, "float16", dim=dim, group=group, layers=1).bytes)
+            layers = 1 if length == 512 else layers
             cases = {
                 name: library.open(spec(length, name, dim=dim, group=group, layers=layers))
                 for name in ("float16", *SMALL)
