@@ -25,7 +25,7 @@ class Warmed(Protocol):
     precision: str
     replays: bool
     _head: Linear
-    _norm: Norm
+    _norm: Norm | None
     kept: dict[str, str]
     _layers: list[DecoderLayer]
     _packs: bool
