@@ -112,12 +112,12 @@ class Model(WithHead):
         last = weights.optional_vector("model.norm.weight", self.last_norm)
         self._norm = None if last is None else Norm(last, config.rms_norm_eps, self.norm_offset)
         self._head = weights.tied(self._embedding) if config.tie_word_embeddings else weights.linear("lm_head")
+        self.account, self.mtp, self.replays = {}, None, True
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
         self.kept, self.losses = weights.kept, weights.losses
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
-        self.account, self.mtp, self.replays = {}, None, True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
         identity = f"{config.digest()}\0{dtype}{' exact' * (precision == 'exact')}\0".encode() + weights.digest()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -198,11 +197,8 @@ class Qwen4Exp(Qwen35Moe):
             layer: NgramLayer(c.ngrams, c.hyper, c.ngrams.ngrams.table(layer, c.vocab_size), layer, weights, c)
             for layer in c.ngrams.ngrams.layers
         }
-
-    def __init__(self, config: ModelConfig, sources: Mapping[str, WeightSource], **options: Any) -> None:
-        super().__init__(config, sources, **options)
         # The host alone knows which n-grams and blocks a step reads, so it cannot be recorded.
-        self.replays = not self._lookups and self.config.index is None
+        self.replays = not self._lookups and c.index is None
 
     def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """See ``Model.through``; the streams are mixed into one row at the end."""
