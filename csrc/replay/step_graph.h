@@ -4,9 +4,8 @@
 // was launched, and proves it: the step is replayed, storing nothing, and the logits must have the same bits. From then
 // on `replay` does all that the model would do for a step:
 //
-//     logits = graphs.replay(step)       undefined: there is no graph for this cache and number of rows, or one that
-//     was
-//                                        recorded of keys that have moved (ops/launch_graph.h), and none have here
+//     logits = graphs.replay(step)       undefined: there is no graph for this cache and number of rows, or one of
+//                                        keys that have moved (ops/launch_graph.h), and none have here
 //     recording = graphs.record(step)    null where there will be none
 //     logits = model(step)               as ever
 //     recording->finish(logits)          from now on there is a graph, or a reason why not

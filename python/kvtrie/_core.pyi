@@ -303,10 +303,7 @@ class ops:  # noqa: N801
     ) -> ops.PackedPair: ...
     @staticmethod
     def matmul_gated(
-        x: ArrayLike,
-        w: ops.PackedPair,
-        activation: str = "silu",
-        norm: tuple[ArrayLike, float, float] | None = None,
+        x: ArrayLike, w: ops.PackedPair, activation: str = "silu", norm: tuple[ArrayLike, float, float] | None = None
     ) -> Tensor: ...
     @staticmethod
     def embedding(

@@ -10,7 +10,7 @@ Threads: plans and layers are read-only once built. Activations are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -137,11 +137,11 @@ class DecoderLayer:
 
         self.input_norm: Norm | None = norm(plan.norms.mixer_in)
         self.mixer: Mixer | None = None if plan.mixer is None else plan.mixer.build(site)
-        self._norming_mixer: NormingMixer | None = self.mixer if isinstance(self.mixer, NormingMixer) else None
+        self._mixer_norms = isinstance(self.mixer, NormingMixer)
         self.mixed_norm: Norm | None = norm(plan.norms.mixer_out)
         self.mlp_norm: Norm | None = norm(plan.norms.mlp_in)
         self.mlp: MlpLayer | None = None if plan.mlp is None else plan.mlp.build(site)
-        self._norming_mlp: NormingMlp | None = self.mlp if isinstance(self.mlp, NormingMlp) else None
+        self._mlp_norms = isinstance(self.mlp, NormingMlp)
         self.out_norm: Norm | None = norm(plan.norms.mlp_out)
         width = site.config.hidden_size
         self.residual: Tensor | None = (
@@ -158,8 +158,8 @@ class DecoderLayer:
 
     def _through_mlp(self, mlp: MlpLayer, x: Tensor, residual: Tensor | None) -> Tensor:
         norm = self.mlp_norm
-        if norm is not None and self._norming_mlp is not None:
-            return self._norming_mlp.normed(x, norm, residual)
+        if norm is not None and self._mlp_norms:
+            return cast(NormingMlp, mlp).normed(x, norm, residual)
         return mlp(x if norm is None else norm(x), residual)
 
     def _mixed(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
@@ -174,8 +174,8 @@ class DecoderLayer:
         self, mixer: Mixer, step: StepLike, x: Tensor, positions: Positions, take: Rows | None, residual: Tensor | None
     ) -> Tensor:
         norm = self.input_norm
-        if norm is not None and self._norming_mixer is not None:
-            return self._norming_mixer.normed(step, x, norm, positions, take, residual)
+        if norm is not None and self._mixer_norms:
+            return cast(NormingMixer, mixer).normed(step, x, norm, positions, take, residual)
         return mixer(step, x if norm is None else norm(x), positions, take, residual)
 
     def _added(self, x: Tensor, part: Tensor, norm: Norm | None) -> Tensor:

@@ -33,9 +33,9 @@ TextReading = Literal["parse", "letters"]
 
 def text_reading(value: object, where: str) -> TextReading:
     """How special tokens in a text are read. Raises ``kv.errors.ArgumentError`` for any other value."""
-    if value == "parse":
+    if isinstance(value, str) and value == "parse":
         return "parse"
-    if value == "letters":
+    if isinstance(value, str) and value == "letters":
         return "letters"
     raise ArgumentError(f"[{where}] special_tokens: got {shown(value)}, allowed 'letters' or 'parse'")
 

@@ -63,6 +63,7 @@ class Qwen4Exp(Qwen35Moe):
     architectures = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
     gguf = {}  # noqa: RUF012 (a ClassVar of Model's)
     last_norm = False
+    brings_head = False
     partial = 1.0
     ignored = {  # noqa: RUF012 (the same)
         **FURTHER,
