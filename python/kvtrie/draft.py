@@ -145,9 +145,9 @@ def _drafter(one: object, model: StepModel, allowed: str) -> Drafter:
         return one.drafter(model)
     if isinstance(one, DraftTree):
         return one
-    if one == "mtp":
-        return _head_of(model)
     if isinstance(one, str):
+        if one == "mtp":
+            return _head_of(model)
         if one not in NAMES:
             raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
         return _of_text(PromptLookup()) if one == "prompt" else _tree if one == "tree" else _suffix

@@ -18,7 +18,6 @@ import numpy as np
 
 from .._arguments import each_of, flag, whole
 from .._paths import path_text
-from ..errors import ArgumentError
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, count_lines, lines_of, opened
 from .tokens import NO_TOKENS, Int32Array, seed_of, stream
 
@@ -71,8 +70,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
     different ids part at their first token. A last block that is not full counts as a full one in both. Generated
     tokens have no ids in this format, only a length (0 where it is absent), and are not replayed.
     """
-    if type(block) is not int or not 1 <= block <= 1 << 20:
-        raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")
+    block = whole(block, "read_mooncake", "block", 1, 1 << 20)
     flag(expand, "read_mooncake", "expand")
     name = Path(path_text(path, "read_mooncake", "trace")).name
 
