@@ -45,9 +45,9 @@ in ascending order; -1 behind the last of a row that sees fewer. A row's keys do
         py::arg("scale") = py::none(),
         R"(Attention of each row to the keys that it chose, and to no others; nothing else is read.
 
-q float32 [rows, heads, dim], k [n, 1, dim] float32 or float16, chosen int32 [rows, count] as ``choose_keys`` gives it ->
-float32 [rows, heads, v_dim]. The last ``v_dim`` numbers of a key are its value. ``scale``: None for 1 / sqrt(dim). Numbers that are no
-key's do not count; a row without a key gives 0. Raises ``ArgumentError`` or ``ArgumentTypeError``.)");
+q float32 [rows, heads, dim], k [n, 1, dim] float32 or float16, chosen int32 [rows, count] as ``choose_keys`` gives it
+-> float32 [rows, heads, v_dim]. The last ``v_dim`` numbers of a key are its value. ``scale``: None for 1 / sqrt(dim).
+Numbers that are no key's do not count; a row without a key gives 0. Raises ``ArgumentError`` or ``ArgumentTypeError``.)");
 }
 
 }  // namespace kvtrie::binding

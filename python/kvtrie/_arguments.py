@@ -43,6 +43,10 @@ def refusal(value: object, where: str, name: str, allowed: str) -> ArgumentTypeE
     return ArgumentTypeError(f"[{where}] {name}: got {shown(value)}, allowed {allowed}")
 
 
+def beyond_memory(value: object, where: str, name: str) -> ArgumentError:
+    return ArgumentError(f"[{where}] {name}: got {shown(value)}, allowed what fits into memory")
+
+
 @contextmanager
 def converting(value: object, where: str, name: str, allowed: str) -> Iterator[None]:
     """Around what asks ``value`` for something: whatever it raises instead is a refusal."""
@@ -51,7 +55,7 @@ def converting(value: object, where: str, name: str, allowed: str) -> Iterator[N
     except Error:
         raise
     except MemoryError as error:
-        raise ArgumentError(f"[{where}] {name}: got {shown(value)}, allowed what fits into memory") from error
+        raise beyond_memory(value, where, name) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
         raise ArgumentTypeError(f"[{where}] {name}: got {shown(value)}, allowed {allowed}: {said}") from error

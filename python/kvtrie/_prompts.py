@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import refusal, shown
+from ._arguments import beyond_memory, refusal
 from ._core import PrefixCache, TokenTexts
 from ._protocols import StepModel, chat_model, text_model
 from .errors import ArgumentError, ArgumentTypeError
@@ -28,7 +28,7 @@ def token_ids(model: StepModel, prompt: Prompt, where: str) -> npt.NDArray[np.in
     try:
         ids = np.asarray(text_model(model).tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
     except MemoryError as error:
-        raise ArgumentError(f"[{where}] prompt: got {shown(prompt)}, allowed what fits into memory") from error
+        raise beyond_memory(prompt, where, "prompt") from error
     except ValueError:  # rows of several lengths
         raise ArgumentTypeError(f"[{where}] prompt: got lists in a list, allowed a text or integers") from None
     if ids.ndim != 1 or ids.size == 0:

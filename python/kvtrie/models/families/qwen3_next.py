@@ -152,6 +152,7 @@ class Qwen3Next(Model):
     settings = _SETTINGS
     ignored = FURTHER
     norm_offset = 1.0
+    brings_head: ClassVar[bool] = True  # whether checkpoints bring a prediction head
     defaults: ClassVar[Mapping[str, object]] = _DEFAULTS  # what holds where the file says nothing
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}  # fields that the family does not read
     partial: ClassVar[float] = 0.25  # the share of a head that rotates, where the file says nothing
@@ -196,6 +197,8 @@ class Qwen3Next(Model):
     @classmethod
     def mtp_plan(cls, config: ModelConfig) -> MtpPlan | None:
         """A layer of gated attention; with experts where others have them."""
+        if not cls.brings_head:
+            return None
         assert isinstance(config, HybridConfig)
         bias = config.attention_bias
         experts = experts_plan(config) if config.expert_layers else None

@@ -26,7 +26,6 @@ from ..decoder import LayerPlan, MixerPlan, NormNames, Shapes
 from ..delta import DeltaPlan, HybridConfig
 from ..experts_config import Fields
 from ..hyper import Hyper, HyperPlan
-from ..mtp import MtpPlan
 from ..ngram_layer import NO_NGRAMS, TABLE, NgramLayer, NgramPlan
 from ..ngrams import Ngrams, with_context
 from ..reader import Raw, Reader, changed
@@ -63,7 +62,7 @@ class Qwen4Exp(Qwen35Moe):
     architectures = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
     gguf = {}  # noqa: RUF012 (a ClassVar of Model's)
     last_norm = False
-    brings_head = False
+    brings_head = False  # none is published
     partial = 1.0
     ignored = {  # noqa: RUF012 (the same)
         **FURTHER,
@@ -137,10 +136,6 @@ class Qwen4Exp(Qwen35Moe):
         if config.index is None:
             return plan
         return BlockPlan(plan, config.index, cls._rope(config), config.num_hidden_layers)
-
-    @classmethod
-    def mtp_plan(cls, config: ModelConfig) -> MtpPlan | None:  # noqa: ARG003 (none is published)
-        return None
 
     @classmethod
     def layers_shapes(cls, config: ModelConfig) -> list[Shapes]:
