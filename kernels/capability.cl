@@ -1,6 +1,8 @@
 // What a CPU device's compiler aims at. It knows better than the driver's figures: what it may use is what the driver's
 // own library of builtins was made for, and both may stay behind what the processor can.
-//
+
+#include "system_calls.clh"
+
 // width[0]: floats in a register, 0 where the compiler does not tell (SPIR aims at no processor).
 __kernel void vector_width(__global int* width) {
 #if defined(__SPIR__) || defined(__SPIRV__)
@@ -26,16 +28,14 @@ __kernel void vector_width(__global int* width) {
 #define TILE_BITS (1U << 24 | 1U << 25)    // of edx, leaf 7: amx-tile, amx-int8
 #define TILE_STATES (1U << 17 | 1U << 18)  // of XCR0: configuration, data
 
-// Whether the system saves tiles, and lets this process have them: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA), with the
-// numbers of Linux on x86-64.
+// Whether the system saves tiles, and lets this process have them: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) of
+// Linux.
 int may_use_tiles(void) {
-#ifdef __linux__
+#ifdef SYSTEM_CALLS
   uint low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & TILE_STATES) != TILE_STATES) return 0;
-  long result = 158;
-  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-  return result == 0;
+  return system_call(CALL_ARCH_PRCTL, 0x1023, 18, 0) == 0;
 #else
   return 0;
 #endif

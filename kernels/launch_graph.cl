@@ -33,6 +33,7 @@
 #include "matmul.cl"
 #include "qkv.cl"
 #include "rows.cl"
+#include "system_calls.clh"
 #include "turn.cl"
 
 #if WITH_route || WITH_route_biased || WITH_scale_rows || WITH_weighted_sum
@@ -225,19 +226,6 @@ void run_item(const Op* op, int item, const Worker* worker) {
 #define TICKS 0ul  // nobody is late: no clock that every program may read
 #endif
 #define PATIENCE 300000ul  // ticks of a wait beyond those of four items; 60 us and more
-
-// Sleeps for about 0.1 ms; false where a kernel cannot. A core whose thread sleeps takes one that waits for another core,
-// which no yielding does. The system call is nanosleep, by its number in Linux on x86-64.
-bool sleep_a_little(void) {
-#if defined(__x86_64__) && defined(__linux__) && !defined(__SPIR__) && !defined(__SPIRV__)
-  const long nanoseconds[2] = {0, 50000};  // seconds before it
-  long result = 35;
-  __asm__ volatile("syscall" : "+a"(result) : "D"(nanoseconds), "S"(0L) : "rcx", "r11", "memory");
-  return true;
-#else
-  return false;
-#endif
-}
 
 // Works on one op until all of it is done; false if that takes too long and the worker is to leave.
 bool share(const Op* op, int at, const Worker* worker) {

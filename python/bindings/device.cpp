@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base_class.h"
 #include "convert.h"
+#include "ops/driver_threads.h"
 #include "ops/tensor_cores.h"
 #include "tensor/storage.h"
 
@@ -95,6 +97,17 @@ std::string setting(const char* name) {
   return py::module_::import("kvtrie._devices").attr(name)().cast<std::string>();
 }
 
+// A device works without it, so what goes wrong is only logged.
+void bind_threads(const cl::DevicePtr& device) {
+  without_gil([&] {
+    try {
+      ops::bind_driver_threads(*device);
+    } catch (const Error& error) {
+      log_message(LogLevel::kInfo, cat("the driver's threads stay where the system puts them: ", error.what()));
+    }
+  });
+}
+
 // The child process's findings about the driver.
 std::vector<std::string> unusable_kernels(const cl::DeviceInfo& info) {
   return py::module_::import("kvtrie._probe")
@@ -145,7 +158,12 @@ auto info(Value cl::DeviceInfo::*member) {
 
 }  // namespace
 
-const cl::DevicePtr& DeviceHandle::open() { return device != nullptr ? device : open(usual_options()); }
+const cl::DevicePtr& DeviceHandle::open() {
+  if (device != nullptr) return device;
+  open(usual_options());
+  if (py::module_::import("kvtrie._devices").attr("binds_threads")().cast<bool>()) bind_threads(device);
+  return device;
+}
 
 cl::Device::Options DeviceHandle::usual_options() const {
   cl::Device::Options options;

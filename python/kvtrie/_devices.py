@@ -50,6 +50,14 @@ def emulation() -> str:
     return os.environ.get("KVTRIE_EMULATED_DEVICE", "")
 
 
+def binds_threads() -> bool:
+    """Whether a CPU device's threads are put on a processor each as it is opened (docs/performance.md).
+
+    POCL_AFFINITY, a variable of PoCL, has the last word: 0 leaves them alone.
+    """
+    return not os.environ.get("POCL_AFFINITY")
+
+
 def forget() -> None:
     """Releases the selection; at the end of the interpreter."""
     _selected.clear()

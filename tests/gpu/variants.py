@@ -18,6 +18,7 @@ NOT_ON_GPUS = {
     "attention.cl": "the serial family: CPU devices",
     "launch_graph.cl": "replays steps by work-items that wait for each other: CPU devices (csrc/ops/launch_graph.cpp)",
     "capability.cl": "asks what a compiler for CPUs aims at",
+    "driver_threads.cl": "binds the threads of a driver for CPUs",
     "probe.cl": "what tests launch",
     "matmul.cl: matmul_packed": "the serial family",
     "matmul.cl: matmul_gated": "the serial family",
