@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ._arguments import shown
 from ._core import PrefixCache
 from ._quotas import NAMES, Amounts, Share
 from .errors import ArgumentError
@@ -14,9 +15,9 @@ __all__ = ["amounts"]
 def amounts(cache: PrefixCache, share: Share, name: str) -> Amounts:
     """A share of each pool and tier as they are capped now, rounded down; or amounts as they are."""
     if isinstance(share, Mapping):
-        unknown = sorted(set(share) - set(NAMES))
+        unknown = [key for key in share if key not in NAMES]
         if unknown:
-            raise ArgumentError(f"[set_quota] {name}: got {unknown[0]!r}, allowed {', '.join(NAMES)}")
+            raise ArgumentError(f"[set_quota] {name}: got {shown(unknown[0])}, allowed {', '.join(NAMES)}")
         return Amounts(**share)
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         raise ArgumentError(f"[set_quota] {name}: got {type(share).__name__}, allowed a number from 0 to 1, or a dict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -165,13 +166,14 @@ def test_wrong_arguments_are_named() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"most": 1.5}, "most: got 1.5"),
         ({"least": -0.1}, "least: got -0.1"),
-        ({"most": {"cell": 3}}, "most: got 'cell', allowed cells"),
+        ({"most": {"cell": 3}}, "most: got 'cell' (str), allowed cells"),
+        ({"most": {"cells": 3, 7: 1}}, "most: got 7 (int), allowed cells"),
         ({"most": {"cells": [1, 2]}}, "cells: got 2 entries, allowed one for each of the 1"),
         ({"most": 0.25, "least": 0.5}, "got a floor of 32, allowed 16"),
         ({"most": "half"}, "most: got str"),
     ]
     for arguments, message in wrong:
-        with pytest.raises(kv.Error, match=message.replace("(", r"\(")):
+        with pytest.raises(kv.Error, match=re.escape(message)):
             cache.set_quota("a", **arguments)
     assert cache.usage("a")["cells"][0] == {"used": 0, "most": None, "least": 0}
     plain = make_cache(64)

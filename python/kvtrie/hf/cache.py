@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from .. import _core
-from .._arguments import cell_formats, refusal, text, whole
+from .._arguments import cell_formats, refusal, shown, text, whole
 from .._live import Live
 from ..errors import ArgumentError, ClosedError, NotSupportedError
 from ..prefix_cache import Bytes, Keys, PrefixCache
@@ -74,7 +74,7 @@ class Cache(Live):
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "get_decoder"):
             raise refusal(model, "hf.Cache", "model", "a causal language model of transformers")
         if form not in _FORMS:
-            raise ArgumentError(f"[hf.Cache] form: got {form!r}, allowed {' or '.join(map(repr, _FORMS))}")
+            raise ArgumentError(f"[hf.Cache] form: got {shown(form)}, allowed {' or '.join(map(repr, _FORMS))}")
         self._open = False
         self._model = model
         self.decoder: torch.nn.Module = model.get_decoder()

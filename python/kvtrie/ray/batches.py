@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from .._arguments import flag, listed, refusal, text, whole
+from .._arguments import flag, listed, refusal, shown, text, whole
 from .._draft_model import DraftModel
 from .._options import SamplingOptions, checked_sampling
 from .._prediction_head import PredictionHead
@@ -237,7 +237,7 @@ def _require_seeds(sampling: SamplingOptions, column: str | None, where: str) ->
 
 def _error_column(on_error: object, where: str) -> str | None:
     if on_error not in ("raise", "column"):
-        raise ArgumentError(f"[{where}] on_error: got {on_error!r}, allowed 'raise' or 'column'")
+        raise ArgumentError(f"[{where}] on_error: got {shown(on_error)}, allowed 'raise' or 'column'")
     return "error" if on_error == "column" else None
 
 

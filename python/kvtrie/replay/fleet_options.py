@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .._arguments import refusal, whole
+from .._arguments import refusal, shown, whole
 from ..errors import ArgumentError
 from ..ray.scale.routing import WEIGHT
 from ..ray.scale.summaries import SIZE
@@ -96,7 +96,7 @@ def routings_of(routing: object) -> list[str]:
         raise refusal(routing, "simulate", "routing", allowed)
     for name in names:
         if not isinstance(name, str) or name.removesuffix("+store") not in _POLICIES:
-            raise ArgumentError(f"[simulate] routing: got {name!r}, allowed {allowed}")
+            raise ArgumentError(f"[simulate] routing: got {shown(name)}, allowed {allowed}")
     if not names:
         raise ArgumentError(f"[simulate] routing: got none, allowed {allowed}")
     return list(dict.fromkeys(names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from .._arguments import shown
 from .._whole import Whole
 from ..errors import ArgumentError
 from ..viz.table import table_text
@@ -121,7 +122,9 @@ class FleetReport(Whole):
             if (row.routing, row.replicas) == (routing, replicas):
                 return row
         allowed = ", ".join(f"{row.routing} {row.replicas}" for row in self.rows)
-        raise ArgumentError(f"[report.row] routing, replicas: got {routing!r}, {replicas!r}, allowed {allowed}")
+        raise ArgumentError(
+            f"[report.row] routing, replicas: got {shown(routing)}, {shown(replicas)}, allowed {allowed}"
+        )
 
     def table(self) -> str:
         """All rows as text: rates per second of virtual time, bytes decimal."""

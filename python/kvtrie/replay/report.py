@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._arguments import shown
 from .._whole import Whole
 from ..errors import ArgumentError, NotSupportedError
 from ..viz.table import table_text
@@ -70,7 +71,7 @@ class Report(Whole):
             if (row.policy, row.capacity) == (policy, capacity):
                 return row
         allowed = f"{self.policies} and {self.capacities}"
-        raise ArgumentError(f"[report.row] policy, capacity: got {policy!r}, {capacity!r}, allowed {allowed}")
+        raise ArgumentError(f"[report.row] policy, capacity: got {shown(policy)}, {shown(capacity)}, allowed {allowed}")
 
     def table(self) -> str:
         """Hit rates as text: a line for each capacity, a column for each policy."""

@@ -64,22 +64,23 @@ def check(wanted: Workload) -> Workload:
             _check_lengths(name, value)
         elif isinstance(plain, str):
             if not isinstance(value, str):
-                raise ArgumentTypeError(f"[simulate] {name}: got {value!r}, allowed a text")
+                raise ArgumentTypeError(f"[simulate] {name}: got {shown(value)}, allowed a text")
         elif isinstance(plain, bool):
             if not isinstance(value, bool):
-                raise ArgumentTypeError(f"[simulate] {name}: got {value!r}, allowed True or False")
+                raise ArgumentTypeError(f"[simulate] {name}: got {shown(value)}, allowed True or False")
         else:
             most = 1000 if name in _CHANCES else _MOST.get(name, 10**12)
             least = 1 if name in _AT_LEAST_ONE else 0
             if type(value) is not int or not least <= value <= most:
-                raise ArgumentError(f"[simulate] {name}: got {value!r}, allowed {least} to {most}")
+                got = value if type(value) is int else shown(value)
+                raise ArgumentError(f"[simulate] {name}: got {got}, allowed {least} to {most}")
     return wanted
 
 
 def _check_lengths(name: str, value: Any) -> None:
     most = 10**12 if name == "think" else 1 << 22
     if not isinstance(value, Lengths):
-        raise ArgumentTypeError(f"[simulate] {name}: got {value!r}, allowed Lengths(median, upper tenth, most)")
+        raise ArgumentTypeError(f"[simulate] {name}: got {shown(value)}, allowed Lengths(median, upper tenth, most)")
     numbers = (value.p50, value.p90, value.most)
     if any(type(each) is not int for each in numbers) or not 1 <= value.p50 <= value.p90 <= value.most <= most:
         raise ArgumentError(f"[simulate] {name}: got {numbers}, allowed 1 <= median <= upper tenth <= most <= {most}")
