@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from piped import Piped, answer_all
 
 CHUNK = 512  # rows of a prefill step, as llama.cpp's
 
 
-class Engine:
-    """The process, seen from the bench. ``tokens``: cells of the device pool; ``host_mib``: the host tier's limit."""
+class Engine(Piped):
+    """The process, seen from the bench. ``kind``: of random_models, or a GGUF file. ``tokens``: cells of the device
+    pool; ``host_mib``: the host tier's limit; ``use``: whether anything is kept and found again.
+    """
 
     def __init__(
         self,
@@ -37,36 +39,15 @@ class Engine:
         use: bool = True,
     ) -> None:
         settings = {"kind": kind, "tokens": tokens, "window_tokens": window_tokens, "slots": slots}
-        command = [sys.executable, __file__, json.dumps({**settings, "host_mib": host_mib, "use": use})]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.start = self._receive()
+        super().__init__([sys.executable, __file__, json.dumps({**settings, "host_mib": host_mib, "use": use})])
 
     def complete(self, prompt: Sequence[int], count: int) -> dict[str, Any]:
         """``first`` and ``total`` in seconds, ``reused``, ``tokens``, and what the time went into."""
-        return self._ask({"prompt": list(map(int, prompt)), "count": count})
+        return self.ask({"prompt": list(map(int, prompt)), "count": count})
 
     def held_mib(self) -> dict[str, Any]:
         """``device``: MiB of the pools; ``host``: the most that the host tier has held."""
-        return self._ask({"stats": True})
-
-    def close(self) -> None:
-        """End the process."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.wait(30)
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        return self._receive()
-
-    def _receive(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"[chat_engine] the process ended with code {self.process.wait()}")
-        return dict(json.loads(line))
+        return self.ask({"stats": True})
 
 
 class _Chats:
@@ -78,7 +59,8 @@ class _Chats:
 
         self.kv = kv
         self.use = settings["use"]
-        self.model = random_models.build(settings["kind"])
+        kind = settings["kind"]
+        self.model = random_models.build(kind) if kind in random_models.KINDS else kv.models.load(kind)
         own: dict[str, Any] = {"window_capacity": settings["window_tokens"]}
         if settings["kind"] == "hybrid":
             own["slots"] = settings["slots"]
@@ -111,13 +93,9 @@ class _Chats:
 
 
 def _serve(settings: dict[str, Any]) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
     chats = _Chats(settings)
     print(json.dumps(chats.stats()), flush=True)
-    for line in sys.stdin:
-        question = json.loads(line)
-        found = chats.stats() if "stats" in question else chats.complete(question["prompt"], question["count"])
-        print(json.dumps(found), flush=True)
+    answer_all(lambda asked: chats.stats() if "stats" in asked else chats.complete(asked["prompt"], asked["count"]))
 
 
 if __name__ == "__main__":
