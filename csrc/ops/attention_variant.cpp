@@ -96,7 +96,7 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   const AttentionRow& tuned = attention_row(width);
   variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, tuned.heads);
   const std::int32_t heads = variant.heads_per_item;
-  const std::int32_t lines = heads == tuned.heads ? tuned.lines_of_all : heads >= 3 ? tuned.lines : heads;
+  const std::int32_t lines = heads > tuned.lines ? tuned.lines_of_all : heads >= 3 ? tuned.lines : heads;
   const std::int32_t chunks = largest_divisor(sizes.v_dim / width, tuned.sums / lines);
   const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, tuned.many_chunks);
   variant.options =

@@ -66,7 +66,7 @@ std::string refusal(const PackedTile& tile, std::int32_t width);
 struct AttentionRow {
   bool wide;
   std::int32_t heads;         // of one work-item, at most
-  std::int32_t lines_of_all;  // where it has that many
+  std::int32_t lines_of_all;  // where it has more than `lines`
   std::int32_t lines;         // where it has 3 or more
   std::int32_t sums;          // vectors of V that are accumulated at once, of all lines
   std::int32_t many_chunks;   // of one line, where many rows take turns
