@@ -174,6 +174,7 @@ Block next_block(Cursor* c, const Tile* tile, Cells* cells) {
   return own ? (Block){base, begin, lane} : (Block){0, 0, 0};
 }
 
+#include "cell_scales.clh"
 #include "attention_block.clh"
 #include "attention_many.clh"
 
