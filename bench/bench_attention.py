@@ -1,6 +1,6 @@
 """How near does attention come to the memory and to the arithmetic of this machine?
 
-Five questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
+Six questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
 
 decode   one query row against a history, launched layer by layer and, as steps of a model do, replayed in one launch
          (docs/own_model.md), beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
@@ -11,6 +11,8 @@ prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks 
 shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
 formats  one query row against K and V in other formats, beside the same numbers in float16; 512 tokens of a layer come
          from caches, and show what arithmetic alone takes
+before   one query row, in each format, beside the same kernels of another build: --before LIBRARY; by the clock of the
+         process, so that what else the machine does counts for little
 
 A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16),
 waited for once at its end, as in a model; printed per layer. So K and V come mostly from memory, not from caches. In
@@ -22,6 +24,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +255,39 @@ def formats(library: Library, report: Report, rounds: int) -> None:
             )
 
 
+def before(library: Library, other: Library, report: Report, rounds: int) -> None:
+    """One row, this build and another in turns."""
+
+    def clocked(call: Callable[[], None], calls: int) -> Callable[[], float]:
+        def seconds() -> float:
+            begin = time.process_time()
+            for _ in range(calls):
+                call()
+            return (time.process_time() - begin) / calls
+
+        return seconds
+
+    for dim, group in ((128, 1), (128, 4), (128, 7), (128, 8), (64, 3), (64, 5), (64, 7)):
+        for length in (512, 4096):
+            for dtype in ("float32", "float16", *SMALL):
+                made = spec(length, dtype, dim=dim, group=group, layers=1 if length == 512 else 2)
+                cases = {"now": library.open(made), "before": other.open(made)}
+                sides = {name: clocked(case.side("ours"), 16384 // length) for name, case in cases.items()}
+                timed = race(sides, rounds=rounds, clocked=sides)
+                for case in cases.values():
+                    case.close()
+                ratio = timed.ratio("now", "before")
+                report.row(
+                    f"before {dtype:>8} dim {dim:>3} {group}:1 {length:>6} tokens  takes {ratio} of before",
+                    part="before",
+                    dtype=dtype,
+                    dim=dim,
+                    group=group,
+                    length=length,
+                    ratio=ratio,
+                )
+
+
 def draw(axes: Any, rows: Rows) -> None:
     """Bytes of K and V a second over the history's length, one style for each side."""
     chosen = [row for row in rows if row["part"] == "decode" and row["dim"] == 128 and row["group"] == 4]
@@ -285,6 +321,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--library", type=Path, help="libyardstick_attention; the newest under build/ otherwise")
     parser.add_argument("--parts", nargs="*", default=["decode", "spans", "prefill", "shared", "formats"])
+    parser.add_argument("--before", type=Path, help="libyardstick_attention of another build, in turns with this one")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--full", action="store_true", help="decode: every head size, group and length")
     options = parser.parse_args()
@@ -303,6 +340,8 @@ def main() -> None:
         shared(library, report, options.rounds)
     if "formats" in options.parts:
         formats(library, report, options.rounds)
+    if options.before:
+        before(library, Library(options.before), report, options.rounds)
     report.close(draw)
 
 
