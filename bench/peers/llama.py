@@ -33,6 +33,7 @@ import numpy as np
 from timing import lesser_level
 
 PEERS = Path(__file__).resolve().parents[2] / "build" / "peers"
+TYPES = {"float32": "GGML_TYPE_F32", "float16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
 LIBRARY = PEERS / "-".join(filter(None, ("llama", lesser_level()))) / "bin"
 Part = tuple[int, int, Sequence[int]]  # sequence, position of its first token, tokens
 
@@ -146,15 +147,16 @@ class Context:
         swa_full: bool = False,
         batch: int = 512,
     ) -> None:
-        """``kv_dtype``: "float16" or "float32"; ``flash_attention``: None lets llama.cpp choose; ``batch``: rows of one
-        computation (n_batch and n_ubatch)."""
+        """``kv_dtype``: of ``TYPES``, or two of them, "K/V"; blocks want flash attention. ``flash_attention``: None:
+        llama.cpp chooses; ``batch``: rows of one computation (n_batch and n_ubatch)."""
         self.model, self.batch = model, batch
         self._api = api = model._api
         parameters = api.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max = tokens, sequences
         parameters.n_batch = parameters.n_ubatch = batch
         parameters.n_threads = parameters.n_threads_batch = threads or os.cpu_count() or 1
-        parameters.type_k = parameters.type_v = {"float16": api.GGML_TYPE_F16, "float32": api.GGML_TYPE_F32}[kv_dtype]
+        of_k, _, of_v = kv_dtype.partition("/")
+        parameters.type_k, parameters.type_v = (getattr(api, TYPES[kept]) for kept in (of_k, of_v or of_k))
         parameters.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
         parameters.kv_unified, parameters.swa_full, parameters.no_perf = unified, swa_full, True
         self.handle: Any = api.llama_init_from_model(model.handle, parameters)
