@@ -9,7 +9,8 @@
 // else lies between them, nor on other rows: each score is a sum of its own, and attention goes along the list. Source:
 // DeepSeek-AI 2025, DeepSeek-V3.2-Exp (the lightning indexer and token selection).
 //
-// Keys [n][DIM] in KEPT_AS (storage.clh: 0 float32, 1 float16, 2 bfloat16), all else float32; sizes in elements.
+// Keys are rows of DIM numbers of a pool, all of them in order or those of a list of cells, in KEPT_AS (storage.clh: 0
+// float32, 1 float16, 2 bfloat16), all else float32; sizes in elements.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
@@ -48,6 +49,16 @@
 #define SUM_OF(x) (x)
 #endif
 
+// Rows of a pool; key i is row cells[i] of it, or row i where there is no list.
+typedef struct {
+  __global const STORAGE(KEPT_AS)* pool;
+  __global const int* cells;
+} Keys;
+
+__global const STORAGE(KEPT_AS)* key_at(Keys keys, int i) {
+  return keys.pool + (ulong)(keys.cells == 0 ? i : keys.cells[i]) * DIM;
+}
+
 #if LANES == 1
 // A work-item of a processor scores INDEX_VW keys at once, each in a number of its own of every vector, so that no vector
 // is summed up:
@@ -83,31 +94,31 @@ void turn_square(const float* from, float* to) { to[0] = from[0]; }
 #endif
 
 // False where all are hidden. In the place of what is hidden, and of what follows the last key, stands another key.
-bool turn_keys(__global const STORAGE(KEPT_AS)* k, __global const float* mask, int count, float* numbers) {
+bool turn_keys(Keys keys, __global const float* mask, int begin, int count, float* numbers) {
   int any = -1;
   for (int i = 0; i < count; ++i) any = mask[i] == -INFINITY ? any : i;
   if (any < 0) return false;
   for (int first = 0; first < KEYS; first += SQUARE) {
-    __global const STORAGE(KEPT_AS)* keys[SQUARE];
+    __global const STORAGE(KEPT_AS)* own[SQUARE];
     for (int i = 0; i < SQUARE; ++i) {
       const int key = first + i < count && mask[first + i] != -INFINITY ? first + i : any;
-      keys[i] = k + key * DIM;
+      own[i] = key_at(keys, begin + key);
     }
     for (int d = 0; d < DIM; d += SQUARE) {
       numbers_of_key square[SQUARE];
 #pragma unroll
-      for (int i = 0; i < SQUARE; ++i) square[i] = READ_NUMBERS(keys[i] + d);
+      for (int i = 0; i < SQUARE; ++i) square[i] = READ_NUMBERS(own[i] + d);
       turn_square(square, numbers + d * KEYS + first);
     }
   }
   return true;
 }
 
-void score_some(__global const float* q, __global const STORAGE(KEPT_AS)* k, __global const float* w,
-                __global const float* mask, __global float* scores, int heads, int count) {
+void score_some(__global const float* q, Keys keys, __global const float* w, __global const float* mask,
+                __global float* scores, int heads, int begin, int count) {
   float numbers[DIM * KEYS] __attribute__((aligned(64)));
   KEY_VEC sum = (KEY_VEC)0.0f;
-  if (turn_keys(k, mask, count, numbers)) {
+  if (turn_keys(keys, mask, begin, count, numbers)) {
     for (int head = 0; head < heads; head += HEADS_AT_ONCE) {
       KEY_VEC dots[HEADS_AT_ONCE];
       __global const float* lines[HEADS_AT_ONCE];  // what follows the last head repeats it
@@ -129,13 +140,14 @@ void score_some(__global const float* q, __global const STORAGE(KEPT_AS)* k, __g
 #define KEYS 16          // that a work-item scores
 #define HEADS_AT_ONCE 4  // whose sums are made at a time, so that none waits for itself
 
-void score_some(__global const float* q, __global const STORAGE(KEPT_AS)* k, __global const float* w,
-                __global const float* mask, __global float* scores, int heads, int count) {
+void score_some(__global const float* q, Keys keys, __global const float* w, __global const float* mask,
+                __global float* scores, int heads, int begin, int count) {
   for (int key = 0; key < count; ++key) {
     float sum = mask[key];
     if (sum != -INFINITY) {
       PART own[DIM / WIDE];  // converted once for all heads
-      for (int d = 0; d < DIM; d += WIDE) own[d / WIDE] = READ_KEPT(k + (ulong)key * DIM + d);
+      __global const STORAGE(KEPT_AS)* k = key_at(keys, begin + key);
+      for (int d = 0; d < DIM; d += WIDE) own[d / WIDE] = READ_KEPT(k + d);
       sum = 0.0f;
       for (int head = 0; head < heads; head += HEADS_AT_ONCE) {
         PART dots[HEADS_AT_ONCE];
@@ -157,14 +169,15 @@ void score_some(__global const float* q, __global const STORAGE(KEPT_AS)* k, __g
 
 // Global size (keys / KEYS, rounded up to LANES; rows), local size (LANES, 1).
 __kernel void score_keys(__global const float* restrict q, ulong q_offset, __global const STORAGE(KEPT_AS)* restrict k,
-                         ulong k_offset, __global const float* restrict w, ulong w_offset,
-                         __global const float* restrict mask, ulong mask_offset, __global float* restrict scores,
-                         int heads, int n) {
+                         ulong k_offset, __global const int* restrict cells, ulong cells_offset, int listed,
+                         __global const float* restrict w, ulong w_offset, __global const float* restrict mask,
+                         ulong mask_offset, __global float* restrict scores, int heads, int n) {
   const int row = get_global_id(1), begin = (int)get_global_id(0) * KEYS;
   if (begin >= n) return;
   const ulong line = (ulong)row * n + begin;
-  score_some(q + q_offset + (ulong)row * heads * DIM, k + k_offset + (ulong)begin * DIM, w + w_offset + (ulong)row * heads,
-             mask + mask_offset + line, scores + line, heads, min(KEYS, n - begin));
+  const Keys keys = {k + k_offset, listed ? cells + cells_offset : 0};
+  score_some(q + q_offset + (ulong)row * heads * DIM, keys, w + w_offset + (ulong)row * heads, mask + mask_offset + line,
+             scores + line, heads, begin, min(KEYS, n - begin));
 }
 
 // A number that orders as the float does; both zeros are one.
@@ -182,53 +195,103 @@ int sum_of_lanes(int mine, __local int* shared) {
   return sum;
 }
 
-// Global size (LANES, rows), local size (LANES, 1). Each lane has one contiguous range of the row. The limit is found by
-// bisection over the bits of an order: the largest that at least `count` keys reach.
+// Which keys of a row are chosen: those whose order exceeds the limit, and the first `ties` of those at it.
+typedef struct {
+  uint limit;
+  int ties;
+} Limit;
+
+// The order of the `count`th largest of n scores; hidden keys are never at the limit. REQUIRES: 1 <= count <= n.
+#if LANES == 1
+// By bisection over the bits of an order: the largest that at least `count` keys reach. 32 passes in whole vectors take
+// a processor less time than three that count digits one by one.
+Limit limit_of(__global const float* scores, int n, int count) {
+  int seen = 0;
+  for (int i = 0; i < n; ++i) seen += order_of(scores[i]) > HIDDEN;
+  Limit found = {HIDDEN, 0};
+  if (seen <= count) return found;
+  found.limit = 0;
+  for (uint bit = 1u << 31; bit > 0; bit >>= 1) {
+    int reach = 0;
+    for (int i = 0; i < n; ++i) reach += order_of(scores[i]) >= (found.limit | bit);
+    if (reach >= count) found.limit |= bit;
+  }
+  found.ties = count;
+  for (int i = 0; i < n; ++i) found.ties -= order_of(scores[i]) > found.limit;
+  return found;
+}
+#else
+#define DIGIT 5  // bits of an order that one pass over a row's scores settles
+
+// Digit by digit from the highest, each lane counting in a column of its own; every lane gets the same:
+//
+//     keys with the digits found so far, counted by the next one   [ 0: 7 | 1: 0 | .. | 30: 4 | 31: 2 ]
+//     the 5th of them from above                                                      ^ has this digit, and is the 3rd
+//
+// `counts` holds LANES << DIGIT numbers, `sums` 1 << DIGIT.
+Limit limit_of(__global const float* scores, int n, int count, __local int* counts, __local int* sums) {
+  const int lane = get_local_id(0);
+  Limit found = {0, count};
+  for (int left = 32; left > 0; left -= min(left, DIGIT)) {
+    const int shift = left - min(left, DIGIT), digits = 1 << (left - shift);
+    for (int digit = 0; digit < digits; ++digit) counts[digit * LANES + lane] = 0;
+    for (int i = lane; i < n; i += LANES) {
+      const uint order = order_of(scores[i]);
+      if (left == 32 || order >> left == found.limit) ++counts[((order >> shift) & (digits - 1)) * LANES + lane];
+    }
+    SYNC;
+    for (int digit = lane; digit < digits; digit += LANES) {
+      sums[digit] = 0;
+      for (int i = 0; i < LANES; ++i) sums[digit] += counts[digit * LANES + (lane + i) % LANES];
+    }
+    SYNC;
+    int digit = digits - 1;
+    for (; sums[digit] < found.ties; --digit) found.ties -= sums[digit];
+    found.limit = found.limit << (left - shift) | digit;
+  }
+  return found.limit > HIDDEN ? found : (Limit){HIDDEN, 0};
+}
+#endif
+
+// Global size (LANES, rows), local size (LANES, 1). Each lane has one contiguous range of the row to choose from.
 __kernel void choose_keys(__global const float* restrict scores, ulong scores_offset, __global int* restrict chosen,
                           ulong chosen_offset, int n, int count) {
-  __local int shared[LANES], equals[LANES];
   const int row = get_global_id(1), lane = get_local_id(0);
   const int begin = (int)((long)n * lane / LANES), end = (int)((long)n * (lane + 1) / LANES);
   scores += scores_offset + (ulong)row * n;
   chosen += chosen_offset + (ulong)row * count;
-
-  int mine = 0;
-  for (int i = begin; i < end; ++i) mine += order_of(scores[i]) > HIDDEN;
-  uint limit = HIDDEN;
-  if (sum_of_lanes(mine, shared) > count) {
-    limit = 0;
-    for (uint bit = 1u << 31; bit > 0; bit >>= 1) {
-      mine = 0;
-      for (int i = begin; i < end; ++i) mine += order_of(scores[i]) >= (limit | bit);
-      if (sum_of_lanes(mine, shared) >= count) limit |= bit;
-    }
-  }
-  int tied = 0;
-  mine = 0;
+  int at = 0, tie = 0;
+#if LANES == 1
+  const Limit found = limit_of(scores, n, count);
+#else
+  __local int counts[LANES << DIGIT], sums[1 << DIGIT], above[LANES], equals[LANES];
+  const Limit found = limit_of(scores, n, count, counts, sums);
+  int more = 0, same = 0;
   for (int i = begin; i < end; ++i) {
     const uint order = order_of(scores[i]);
-    mine += order > limit;
-    tied += order == limit;
+    more += order > found.limit;
+    same += order == found.limit;
   }
-  const int above = sum_of_lanes(mine, shared);
-  equals[lane] = tied;
-  SYNC;
-  const int wanted = limit > HIDDEN ? count - above : 0;  // of those at the limit
-  int at = 0, tie = 0, all = 0;
-  for (int i = 0; i < lane; ++i) at += shared[i], tie += equals[i];
-  for (int i = 0; i < LANES; ++i) all += equals[i];
-  at += min(tie, wanted);
+  equals[lane] = same;
+  const int all = sum_of_lanes(more, above) + found.ties;
+  for (int i = 0; i < lane; ++i) at += above[i], tie += equals[i];
+  at += min(tie, found.ties);
+#endif
   for (int i = begin; i < end; ++i) {
     const uint order = order_of(scores[i]);
-    if (order > limit || (order == limit && tie++ < wanted)) chosen[at++] = i;
+    if (order > found.limit || (order == found.limit && tie++ < found.ties)) chosen[at++] = i;
   }
-  for (int i = above + min(all, wanted) + lane; i < count; i += LANES) chosen[i] = -1;
+#if LANES == 1
+  const int all = at;
+#endif
+  for (int i = all + lane; i < count; i += LANES) chosen[i] = -1;
 }
 
-// The numbers of the keys of each row into the segments of a plan, (cell, 1, rank), and how many they are into its
-// bounds, (0, number). What is no key's is left out; segments behind the last key name key 0, which nobody sees.
+// The cells of the keys of each row into the segments of a plan, (cell, 1, rank), and how many they are into its bounds,
+// (0, number). What is no key's is left out; segments behind the last key name cell 0, which nobody sees.
 // Global size (LANES, rows), local size (LANES, 1). Each lane has one contiguous range of the list.
 __kernel void place_chosen(__global const int* restrict chosen, ulong chosen_offset, int n, int count,
+                           __global const int* restrict cells, ulong cells_offset, int listed,
                            __global int* restrict table, int bounds_at, int segments_at) {
   __local int shared[LANES];
   const int row = get_global_id(1), lane = get_local_id(0);
@@ -241,7 +304,7 @@ __kernel void place_chosen(__global const int* restrict chosen, ulong chosen_off
   int at = 0;
   for (int i = 0; i < lane; ++i) at += shared[i];
   for (int i = begin; i < end; ++i)
-    if (chosen[i] >= 0 && chosen[i] < n) segments[3 * at++] = chosen[i];
+    if (chosen[i] >= 0 && chosen[i] < n) segments[3 * at++] = listed ? cells[cells_offset + chosen[i]] : chosen[i];
   for (int i = all + lane; i < count; i += LANES) segments[3 * i] = 0;
   if (lane == 0) table[bounds_at + 2 * row + 1] = all;
 }

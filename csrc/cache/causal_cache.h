@@ -139,6 +139,17 @@ class CausalCache final : public LayerCache,
   // The cells that the forward's rows see, its own rows included, sequence after sequence; cells that several share
   // come once.
   History get(Forward& forward, std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
+  // Attention to chosen keys (ops/chosen.h), named by their numbers in get()'s k. Keys are read where they lie; those
+  // of a sequence whose keys have moved, and index keys in blocks, are copied as get() copies them. kNotSupported for a
+  // cache without a device. REQUIRES of both: the layer was put.
+  //
+  // q [rows, heads, k_dim], weights [rows, heads], both float32 -> int32 [rows, min(count, n)], -1 behind the last key
+  // of a row that sees fewer. kNotSupported for more than one KV head.
+  Tensor choose_keys(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t count);
+  // `chosen` int32 [rows, count]: of choose_keys, of this cache or of one with the same rows of the same sequences;
+  // what is no number of a key is left out -> float32 [rows, heads, value_dim], 0 for a row without a key.
+  Tensor attend_chosen(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& chosen,
+                       const ops::AttentionOptions& options);
   bool drop(LayerForward& forward) noexcept override;
 
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to

@@ -4,7 +4,9 @@
 //   causal_forward.cpp    forwards: claims, the rows' bounds, dropping
 //   causal_attend.cpp     forwards: puts, attention, completion
 //   causal_hold.cpp       forwards whose layers are computed together
+//   causal_union.h        the cells that a forward's rows see, numbered
 //   causal_get.cpp        histories and masks for models that do their own attention
+//   causal_chosen.cpp     attention to chosen keys
 //   causal_window.cpp     what a windowed sequence holds, and how it lets go
 //   causal_lending.cpp    what the prefix cache builds on
 //   causal_editing.cpp    copies, removals, compaction
@@ -171,6 +173,8 @@ struct ForwardSequence {
   std::uint32_t fresh() const noexcept { return end() > length ? static_cast<std::uint32_t>(end() - length) : 0; }
 };
 
+struct ChosenCells;  // causal_chosen.cpp
+
 struct Forward::State {
   enum class Status : std::uint8_t { kOpen, kComplete, kDropped };
 
@@ -184,7 +188,8 @@ struct Forward::State {
   std::vector<std::uint32_t> not_causal;  // ascending rows that see all rows of their sequence
   std::vector<bool> put;                  // per layer index
   std::size_t puts = 0;
-  PreparedStepPtr step;  // null until it is needed, and once dropped
+  PreparedStepPtr step;                 // null until it is needed, and once dropped
+  std::shared_ptr<ChosenCells> chosen;  // of a step that chooses keys
 
   bool causal(std::uint32_t row) const noexcept;
   std::uint64_t fresh() const noexcept;  // cells it claims

@@ -123,6 +123,8 @@ class KvStore {
   // moved are read with queries turned by as much.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
+  // A layer's cells where they lie, for ops that read them; null in a store without a device.
+  virtual const ops::LayerCells* cells(std::uint32_t) const { return nullptr; }
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
   // in the dtypes that the formats give back. n counts the spare rows, too. Keys that have moved are rotated to where
   // they are now, in the copy.

@@ -37,6 +37,7 @@ class OpenClKvStore final : public KvStore {
                  const ops::QkvOptions& options) override;
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                 const ops::AttentionOptions& options) override;
+  const ops::LayerCells* cells(std::uint32_t layer) const override { return &layers_[layer]; }
   std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout = {}) override;
   void move(std::span<const CellMove> moves) override;
   void rotate(std::span<const CellSpan> spans, std::int32_t delta) override;

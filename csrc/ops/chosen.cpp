@@ -30,14 +30,16 @@ std::string options_of(cl::Device& device, const Sizes& sizes, DType kept) {
               lanes > 1 ? std::string() : join(" -DINDEX_VW=", vector_width(device)));
 }
 
-void launch_scores(const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask,
-                   const Tensor& scores) {
+void launch_scores(const Sizes& sizes, const Tensor& q, const ListedKeys& keys, const Tensor& weights,
+                   const Tensor& mask, const Tensor& scores) {
   cl::Device& device = *q.device();
   const std::size_t lanes = lanes_for(device);
-  const auto keys = static_cast<std::size_t>(sizes.keys), rows = static_cast<std::size_t>(q.dim(0));
-  device.launch(device.kernel("chosen", "score_keys", options_of(device, sizes, k.dtype())),
-                {round_up(divide_up(keys, keys_at_once(device)), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(),
-                q.offset(), k.buffer(), k.offset(), weights.buffer(), weights.offset(), mask.buffer(), mask.offset(),
+  const auto count = static_cast<std::size_t>(sizes.keys), rows = static_cast<std::size_t>(q.dim(0));
+  const Tensor& cells = keys.cells.defined() ? keys.cells : q;
+  device.launch(device.kernel("chosen", "score_keys", options_of(device, sizes, keys.k.dtype())),
+                {round_up(divide_up(count, keys_at_once(device)), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(),
+                q.offset(), keys.k.buffer(), keys.k.offset(), cells.buffer(), cells.offset(),
+                std::int32_t{keys.cells.defined()}, weights.buffer(), weights.offset(), mask.buffer(), mask.offset(),
                 scores.buffer(), sizes.heads, sizes.keys);
 }
 
@@ -49,12 +51,15 @@ void launch_choice(const Sizes& sizes, const Tensor& scores, DType kept, const T
                 static_cast<std::int32_t>(chosen.dim(1)));
 }
 
-void launch_places(const Tensor& chosen, std::int32_t keys, const Tensor& table, const PlanOffsets& offsets) {
+void launch_places(const Tensor& chosen, std::int32_t keys, const Tensor& cells, const Tensor& table,
+                   const PlanOffsets& offsets) {
   cl::Device& device = *chosen.device();
+  const Tensor& listed = cells.defined() ? cells : chosen;
   const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(chosen.dim(0));
   device.launch(device.kernel("chosen", "place_chosen", join("-DLANES=", lanes, row_option(device))), {lanes, rows, 0},
                 {lanes, 1, 0}, chosen.buffer(), chosen.offset(), keys, static_cast<std::int32_t>(chosen.dim(1)),
-                table.buffer(), offsets.row_bounds, offsets.segments);
+                listed.buffer(), listed.offset(), std::int32_t{cells.defined()}, table.buffer(), offsets.row_bounds,
+                offsets.segments);
 }
 
 // Of `rows` rows that each see `count` keys of their own, one in a segment: which they are is for the device to say.
@@ -92,7 +97,8 @@ struct SmallCase {
   reference::ChosenShape shape;
   std::vector<float> q, weights, mask;
   std::vector<std::byte> k;
-  Tensor q_tensor, k_tensor, weights_tensor, mask_tensor;
+  Tensor q_tensor, weights_tensor, mask_tensor;
+  ListedKeys keys;  // every second cell of a pool, from the last on
 
   SmallCase(const cl::DevicePtr& device, const Sizes& like, DType kept)
       : sizes{kRows, kHeads, like.dim, kCount},
@@ -114,9 +120,22 @@ struct SmallCase {
         mask[row * shape.keys + key] = -INFINITY;
     }
     q_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads, like.dim}, q.data());
-    k_tensor = Tensor::from_host(device, kept, {kCount, 1, like.dim}, k.data());
+    keys = scattered(device, like.dim, kept);
     weights_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kHeads}, weights.data());
     mask_tensor = Tensor::from_host(device, DType::kFloat32, {kRows, kCount}, mask.data());
+  }
+
+  ListedKeys scattered(const cl::DevicePtr& device, std::int32_t dim, DType kept) const {
+    const std::size_t bytes = static_cast<std::size_t>(dim) * size_of(kept);
+    std::vector<std::byte> pool(2 * kCount * bytes, std::byte{0xFF});  // NaN between them
+    std::vector<std::int32_t> cells;
+    for (std::int32_t key = 0; key < kCount; ++key) {
+      cells.push_back(2 * (kCount - 1 - key));
+      std::copy_n(k.data() + static_cast<std::size_t>(key) * bytes, bytes,
+                  pool.data() + static_cast<std::size_t>(cells.back()) * bytes);
+    }
+    return {Tensor::from_host(device, kept, {1, std::int64_t{2} * kCount, dim}, pool.data()),
+            Tensor::from_host(device, DType::kInt32, {kCount}, cells.data())};
   }
 };
 
@@ -132,7 +151,7 @@ bool choice_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
   const SmallCase small(device, like, kept);
   const Tensor scores = Tensor::empty(device, DType::kFloat32, small.mask_tensor.shape());
   const Tensor chosen = Tensor::empty(device, DType::kInt32, {SmallCase::kRows, 75});
-  launch_scores(small.sizes, small.q_tensor, small.k_tensor, small.weights_tensor, small.mask_tensor, scores);
+  launch_scores(small.sizes, small.q_tensor, small.keys, small.weights_tensor, small.mask_tensor, scores);
   launch_choice(small.sizes, scores, kept, chosen);
   const auto got = on_host<float>(scores);
   const auto wanted = reference::score_keys(small.shape, small.q, {small.k.data(), kept}, small.weights, small.mask);
@@ -143,7 +162,7 @@ bool choice_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
 }
 
 // Numbers that are no key's in the middle of a list and at its end, and a list of nothing else.
-bool places_agree(const cl::DevicePtr& device) {
+bool places_agree(const cl::DevicePtr& device, bool listed) {
   const std::vector<std::int32_t> list{4, -1, 0, 9, 2, 1, 3, -1, -1, 5, 9, -1, -9, 7, 5};
   const AttentionPlan plan = plan_of(3, 5, {});
   std::vector<std::int32_t> wanted;
@@ -151,37 +170,55 @@ bool places_agree(const cl::DevicePtr& device) {
   const Tensor table =
       Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(wanted.size())}, wanted.data());
   const Tensor chosen = Tensor::from_host(device, DType::kInt32, {3, 5}, list.data());
-  launch_places(chosen, 5, table, offsets);
+  const std::vector<std::int32_t> places{40, 30, 20, 10, 0};
+  const Tensor cells = listed ? Tensor::from_host(device, DType::kInt32, {5}, places.data()) : Tensor();
+  launch_places(chosen, 5, cells, table, offsets);
   for (std::int32_t row = 0; row < 3; ++row) {
     std::int32_t at = 0;
     for (std::int32_t i = 0; i < 5; ++i) {
       const std::int32_t key = list[row * 5 + i];
-      if (key >= 0 && key < 5) wanted[offsets.segments + 3 * (row * 5 + at++)] = key;
+      if (key >= 0 && key < 5) wanted[offsets.segments + 3 * (row * 5 + at++)] = listed ? places[key] : key;
     }
     wanted[offsets.row_bounds + 2 * row + 1] = at;
   }
   return on_host<std::int32_t>(table) == wanted;
 }
 
-Sizes checked_sizes(const char* where, const Tensor& q, const Tensor& k) {
+void check_chosen(const char* where, const Tensor& q, const Tensor& chosen) {
+  check_same_device(where, "chosen", chosen, q);
+  check_dtype(where, "chosen", chosen, DType::kInt32);
+  check_rank(where, "chosen", chosen, 2);
+  check_shape(where, "chosen", chosen, {q.dim(0), chosen.dim(1)});
+}
+
+void check_keys(const char* where, const Tensor& q, const Tensor& k) {
   check_device(where, "q", q);
   check_dtype(where, "q", q, DType::kFloat32);
   check_rank(where, "q", q, 3);
   check_same_device(where, "k", k, q);
   check_float(where, "k", k);
-  check_shape(where, "k", k, {k.dim(0), 1, q.dim(2)});
-  const auto dim = static_cast<std::int32_t>(q.dim(2));
-  return {static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)), dim,
-          static_cast<std::int32_t>(k.dim(0))};
+}
+
+ChosenPlan make_plan(const cl::DevicePtr& device, std::int64_t rows, std::int64_t count) {
+  const AttentionPlan plan =
+      plan_of(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(count), plan_limits(*device));
+  std::vector<std::int32_t> table;
+  const PlanOffsets offsets = append_plan(table, plan);
+  return {upload_plan(device, plan), offsets, rows, count};
 }
 
 }  // namespace
 
-Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask, std::int32_t count) {
+Tensor choose_keys(const Tensor& q, const ListedKeys& keys, const Tensor& weights, const Tensor& mask,
+                   std::int32_t count) {
   constexpr const char* kWhere = "ops.choose_keys";
-  const Sizes sizes = checked_sizes(kWhere, q, k);
+  const Tensor& k = keys.k;
+  check_keys(kWhere, q, k);
+  check_shape(kWhere, "k", k, keys.cells.defined() ? Shape{1, k.dim(1), q.dim(2)} : Shape{k.dim(0), 1, q.dim(2)});
+  const Sizes sizes{static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)),
+                    static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(keys.count())};
   for (const auto& [name, tensor, width] :
-       {std::tuple("weights", &weights, q.dim(1)), std::tuple("mask", &mask, k.dim(0))}) {
+       {std::tuple("weights", &weights, q.dim(1)), std::tuple("mask", &mask, keys.count())}) {
     check_same_device(kWhere, name, *tensor, q);
     check_dtype(kWhere, name, *tensor, DType::kFloat32);
     check_shape(kWhere, name, *tensor, {q.dim(0), width});
@@ -199,36 +236,41 @@ Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, cons
   const Tensor scores = Tensor::empty(device, DType::kFloat32, {rows, sizes.keys});
   for (std::int64_t row = 0; row < q.dim(0); row += rows) {
     const std::int64_t end = std::min(row + rows, q.dim(0));
-    launch_scores(sizes, q.slice(row, end), k, weights.slice(row, end), mask.slice(row, end), scores);
+    launch_scores(sizes, q.slice(row, end), keys, weights.slice(row, end), mask.slice(row, end), scores);
     launch_choice(sizes, scores, k.dtype(), chosen.slice(row, end));
   }
   return chosen;
 }
 
+Tensor attend_chosen(const Tensor& q, const ListedCells& keys, const Tensor& chosen, const AttentionOptions& options,
+                     ChosenPlan* plan) {
+  constexpr const char* kWhere = "ops.attend_chosen";
+  check_chosen(kWhere, q, chosen);
+  const cl::DevicePtr& device = q.device();
+  if (keys.count() == 0 || chosen.dim(1) == 0 || q.dim(0) == 0)
+    return Tensor::zeros(device, DType::kFloat32, {q.dim(0), q.dim(1), keys.pool.value_dim()});
+  require_variant(device, join("chosen places ", lanes_for(*device)),
+                  [&] { return places_agree(device, false) && places_agree(device, true); });
+  ChosenPlan own;
+  ChosenPlan& used = plan == nullptr ? own : *plan;
+  if (used.rows != q.dim(0) || used.count != chosen.dim(1)) used = make_plan(device, q.dim(0), chosen.dim(1));
+  launch_places(chosen, static_cast<std::int32_t>(keys.count()), keys.cells, used.uploaded.table(), used.offsets);
+  return attend_spans(q, keys.pool, used.uploaded, options);
+}
+
 Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std::int32_t v_dim, float scale) {
   constexpr const char* kWhere = "ops.attend_chosen";
-  const Sizes sizes = checked_sizes(kWhere, q, k);
+  check_keys(kWhere, q, k);
+  check_shape(kWhere, "k", k, {k.dim(0), 1, q.dim(2)});
   if (k.dtype() == DType::kBFloat16)
     fail(ErrorKind::kType, kWhere, "k: got ", describe(k), ", allowed float32 or float16");
-  check_same_device(kWhere, "chosen", chosen, q);
-  check_dtype(kWhere, "chosen", chosen, DType::kInt32);
-  check_rank(kWhere, "chosen", chosen, 2);
-  check_shape(kWhere, "chosen", chosen, {q.dim(0), chosen.dim(1)});
-  require(v_dim > 0 && v_dim <= sizes.dim, kWhere, "v_dim: got ", v_dim, ", allowed 1 to ", sizes.dim,
+  require(v_dim > 0 && v_dim <= k.dim(2), kWhere, "v_dim: got ", v_dim, ", allowed 1 to ", k.dim(2),
           ", the numbers of a key");
   require(std::isfinite(scale) && scale >= 0.0f, kWhere, "scale: got ", scale, ", allowed finite numbers from 0 on");
-  const cl::DevicePtr& device = q.device();
-  if (k.dim(0) == 0 || chosen.dim(1) == 0 || q.dim(0) == 0)
-    return Tensor::zeros(device, DType::kFloat32, {q.dim(0), q.dim(1), v_dim});
-  require_variant(device, join("chosen places ", lanes_for(*device)), [&] { return places_agree(device); });
-  const AttentionPlan plan = plan_of(sizes.rows, static_cast<std::int32_t>(chosen.dim(1)), plan_limits(*device));
-  std::vector<std::int32_t> table;
-  const PlanOffsets offsets = append_plan(table, plan);
-  const DevicePlan uploaded = upload_plan(device, plan);
-  launch_places(chosen, sizes.keys, uploaded.table(), offsets);
-  LayerCells pool(k.reshape({1, k.dim(0), k.dim(2)}), Tensor::empty(device, k.dtype(), {1, k.dim(0), 0}));
-  pool.latent_dim = v_dim;
-  return attend_spans(q, pool, uploaded, {scale, 0.0f, {}});
+  ListedCells keys{
+      LayerCells(k.reshape({1, k.dim(0), k.dim(2)}), Tensor::empty(k.device(), k.dtype(), {1, k.dim(0), 0}))};
+  keys.pool.latent_dim = v_dim;
+  return attend_chosen(q, keys, chosen, {scale, 0.0f, {}});
 }
 
 }  // namespace kvtrie::ops

@@ -19,18 +19,48 @@
 
 #include <cstdint>
 
+#include "ops/attention.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
 
-// q float32 [rows, heads, dim]; k [n, 1, dim] float32, float16 or bfloat16; weights float32 [rows, heads]; mask float32
-// [rows, n]: -inf hides a key from a row, other values do not count. Gives int32 [rows, min(count, n)], -1 behind the
-// last key of a row that sees fewer. Throws kArgument, kType.
-Tensor choose_keys(const Tensor& q, const Tensor& k, const Tensor& weights, const Tensor& mask, std::int32_t count);
+// Keys [n, 1, dim], or those rows of a pool [1, cells, dim] that `cells`, int32 [n], names in the keys' order.
+struct ListedKeys {
+  Tensor k, cells = {};
 
-// q float32 [rows, heads, dim]; k [n, 1, dim] float32 or float16; chosen int32 [rows, count], where what is not from 0
-// to n - 1 is no key. The last `v_dim` numbers of a key are its value. Gives float32 [rows, heads, v_dim]; 0 for a row
-// without a key. `scale`: 0 for 1 / sqrt(dim). Throws kArgument, kType.
+  std::int64_t count() const { return cells.defined() ? cells.dim(0) : k.dim(0) * k.dim(1); }
+};
+
+// q float32 [rows, heads, dim]; k float32, float16 or bfloat16; weights float32 [rows, heads]; mask float32 [rows, n]:
+// -inf hides a key from a row, other values do not count. Gives int32 [rows, min(count, n)], -1 behind the last key of
+// a row that sees fewer. REQUIRES: cells of the pool. Throws kArgument, kType.
+Tensor choose_keys(const Tensor& q, const ListedKeys& keys, const Tensor& weights, const Tensor& mask,
+                   std::int32_t count);
+
+// K and V of a pool, all n of its cells or those that `cells`, int32 [n], names.
+struct ListedCells {
+  LayerCells pool;
+  Tensor cells = {};
+
+  std::int64_t count() const { return cells.defined() ? cells.dim(0) : pool.cells(); }
+};
+
+// The plan of so many rows with so many keys, on the device. Which keys they are is written anew for each layer; the
+// in-order queue makes that safe.
+struct ChosenPlan {
+  DevicePlan uploaded;
+  PlanOffsets offsets;
+  std::int64_t rows = 0, count = 0;
+};
+
+// q float32 [rows, heads, k_dim]; chosen int32 [rows, count], where what is not from 0 to n - 1 is no key. Gives
+// float32 [rows, heads, value_dim]; 0 for a row without a key and without a sink. `plan`: of a call before, used where
+// it fits and else replaced. REQUIRES: cells of the pool. Throws kArgument, kType.
+Tensor attend_chosen(const Tensor& q, const ListedCells& keys, const Tensor& chosen, const AttentionOptions& options,
+                     ChosenPlan* plan = nullptr);
+
+// The same for k [n, 1, dim] float32 or float16, of which the last `v_dim` numbers are its value. `scale`: 0 for 1 /
+// sqrt(dim).
 Tensor attend_chosen(const Tensor& q, const Tensor& k, const Tensor& chosen, std::int32_t v_dim, float scale = 0.0f);
 
 }  // namespace kvtrie::ops

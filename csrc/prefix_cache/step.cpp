@@ -155,6 +155,19 @@ CausalCache::History Step::get(std::int32_t layer, RowOrder order) {
   return cache_->caches()[owner]->get(open_.of_attention(owner), layer, order);
 }
 
+Tensor Step::choose_keys(std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t count) {
+  const std::size_t owner = attention_of(layer);
+  attended_ = true;
+  return cache_->caches()[owner]->choose_keys(open_.of_attention(owner), layer, q, weights, count);
+}
+
+Tensor Step::attend_chosen(std::int32_t layer, const Tensor& q, const Tensor& chosen,
+                           const ops::AttentionOptions& options) {
+  const std::size_t owner = attention_of(layer);
+  attended_ = true;
+  return cache_->caches()[owner]->attend_chosen(open_.of_attention(owner), layer, q, chosen, options);
+}
+
 Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
   attended_ = true;

@@ -53,6 +53,9 @@ class Step {
                     const ops::AttentionOptions& options);
   void put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order = RowOrder::kTokensFirst);
   CausalCache::History get(std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
+  // Attention to chosen keys (causal_cache.h).
+  Tensor choose_keys(std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t count);
+  Tensor attend_chosen(std::int32_t layer, const Tensor& q, const Tensor& chosen, const ops::AttentionOptions& options);
   Tensor attend_stored(std::int32_t layer, const Tensor& q,
                        const ops::AttentionOptions& options);  // K, V were put before
   // The rows `except` see all rows of their session in this step; call it before the first attend (causal_cache.h).

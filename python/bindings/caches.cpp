@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cache_class.h"
+#include "chosen.h"
 #include "convert.h"
 #include "operands.h"
 
@@ -152,6 +153,10 @@ before, and a new step begins without; once a layer was attended, other rows rai
 
 k and v are copies [n, kv_heads, dim] in the cache's dtypes (q8_0, q4h: float32), of what at least one row sees; mask float32
 [tokens, n] is 0 where a row sees a key, else -inf.)");
+  add_chosen(
+      c, [](CausalCache& self, std::int32_t) { return placement_of(self); },
+      [](CausalCache& self, auto&&... given) { return self.choose_keys(*self.current_forward(), given...); },
+      [](CausalCache& self, auto&&... given) { return self.attend_chosen(*self.current_forward(), given...); });
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
         py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
         R"(Causal attention of this step's rows to their sequences, after ``put`` of that layer.

@@ -15,7 +15,7 @@ Tensor choose_keys(const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k, con
                factors = to_tensor(weights, place, kWhere, "weights", DType::kFloat32),
                hidden = to_tensor(mask, place, kWhere, "mask", DType::kFloat32);
   const std::int32_t most = to_int32(count, kWhere, "count");
-  return without_gil([&] { return ops::choose_keys(queries, keys, factors, hidden, most); });
+  return without_gil([&] { return ops::choose_keys(queries, {keys}, factors, hidden, most); });
 }
 
 Tensor attend_chosen(const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& chosen,

@@ -13,6 +13,7 @@
 #include "arrays.h"
 #include "base/error.h"
 #include "caches.h"
+#include "chosen.h"
 #include "collector.h"
 #include "convert.h"
 #include "operands.h"
@@ -209,6 +210,10 @@ k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim], or [kv_heads, rows
 
 k and v are copies [n, kv_heads, dim], or [kv_heads, n, dim] with ``heads_first``, in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
+  add_chosen(
+      c, [](const Step& self, std::int32_t layer) { return placement_of(self, layer); },
+      [](Step& self, auto&&... given) { return self.choose_keys(given...); },
+      [](Step& self, auto&&... given) { return self.attend_chosen(given...); });
   c.def(
       "set_causal", &set_causal, py::arg("except_"),
       R"(The rows ``except_`` see all rows of their session in this step, later ones too: an image whose patches see each

@@ -185,7 +185,11 @@ def score_keys(program: ptx.Program, seed: int) -> ptx.Report:
     mask = np.where(np.arange(_KEYS) < np.array(_SEEN)[:, None], 0, -np.inf).astype(np.float32)
     memory = ptx.GlobalMemory()
     scores = memory.put(empty(3, _KEYS))
-    report = launch(program, (1, 3, 1), LANES, memory, [q, 0, k, 0, w, 0, mask, 0, scores, 2, _KEYS], seed)
+    cells = np.random.default_rng(26).permutation(2 * _KEYS)[:_KEYS].astype(np.int32)
+    pool = np.full((2 * _KEYS, 36), np.nan, np.float32)
+    pool[cells] = k
+    given = [q, 0, pool, 0, cells, 0, 1, w, 0, mask, 0, scores, 2, _KEYS]
+    report = launch(program, (1, 3, 1), LANES, memory, given, seed)
     wanted = np.einsum("rh,rhn->rn", w, np.maximum(np.einsum("rhd,nd->rhn", q, k), 0))
     assert (memory.get(scores, (3, _KEYS), np.float32) == np.where(mask == 0, wanted, -np.inf)).all()
     return report
@@ -218,12 +222,13 @@ def place_chosen(program: ptx.Program, seed: int) -> ptx.Report:
     wanted = np.full(segments_at + 3 * 3 * count + 4, -7, np.int32)
     memory = ptx.GlobalMemory()
     table = memory.put(wanted)
-    given = [chosen, 0, _KEYS, count, table, bounds_at, segments_at]
+    places = np.random.default_rng(26).permutation(2 * _KEYS)[:_KEYS].astype(np.int32)
+    given = [chosen, 0, _KEYS, count, places, 0, 1, table, bounds_at, segments_at]
     report = launch(program, (1, 3, 1), LANES, memory, given, seed)
     cells = wanted[segments_at:-4].reshape(3, count, 3)[:, :, 0]
     for row, listed in enumerate(chosen):
         own = listed[(listed >= 0) & (listed < _KEYS)]
-        cells[row] = np.pad(own, (0, count - len(own)))
+        cells[row] = np.pad(places[own], (0, count - len(own)))
         wanted[bounds_at + 2 * row + 1] = len(own)
     assert (memory.get(table, wanted.shape, np.int32) == wanted).all()
     return report
@@ -407,7 +412,7 @@ SMALL_PLAYS: list[Case] = [
     Case(Variant("turn", _GROUP, ("take_turned",), LANES), "take_turned", take_turned),
     Case(Variant("sample", _GROUP, ("sample",), LANES), "sample", sample, ((9, _TOP), (51, _LAST))),
     Case(_CHOSEN, "score_keys", score_keys),
-    Case(_CHOSEN, "choose_keys", choose_keys, ((0, _FIRST),)),
+    Case(_CHOSEN, "choose_keys", choose_keys, ((2, _FIRST),)),
     Case(_CHOSEN, "place_chosen", place_chosen, ((0, _FIRST),)),
     Case(_EXPERTS, "route", route),
     Case(_EXPERTS, "route_biased", route_biased),

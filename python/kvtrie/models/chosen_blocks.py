@@ -12,9 +12,9 @@ a path is shared, cut and moved at any token, which means of whole blocks would 
 token; each step takes the means anew. A row's blocks are counted along its own path: they depend on that path alone.
 
 Which cells are a path's is read from the step's mask, and chosen blocks become numbers of cells, both on the host: two
-waits in each such layer. Each K and V of a kv head stand beside each other for ``ops.attend_chosen``, whose sums go
-along the list, so a hit has the bits of a miss, whoever else is in the step. Up to budget + ratio - 1 tokens all are
-read. Source: the Hugging Face model of Qwen4-Exp. Sizes in elements, budget and ratio in tokens. Activations: float32.
+waits in each such layer. ``step.attend_chosen`` reads K and V where they lie, and its sums go along the list, so a hit
+has the bits of a miss, whoever else is in the step. Up to budget + ratio - 1 tokens all are read. Source: the Hugging
+Face model of Qwen4-Exp. Sizes in elements, budget and ratio in tokens. Activations: float32.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class BlockAttention:
         chosen = self.block_index(step, h, positions)
         k, v = ops.split(self.kv(h), [c.num_key_value_heads * c.head_dim] * 2, axis=1)
         step.put(self.index, self._placed(k, self.k_norm, positions), v.reshape(rows, -1, c.head_dim))
-        keys, values, _ = step.get(self.index)
-        a = self._attended(self._placed(self.q(h), self.q_norm, positions), keys, values, chosen)
+        q = self._placed(self.q(h), self.q_norm, positions)
+        a = step.attend_chosen(self.index, q, chosen).reshape(rows, q.shape[1] * c.head_dim)
         if take is not None:
             a, h = take.take(a), take.take(h)
             x = None if x is None else take.take(x)
@@ -168,14 +168,3 @@ class BlockAttention:
         """[rows, heads * head_dim] -> [rows, heads, head_dim], normed and rotated."""
         heads = heads.reshape(heads.shape[0], -1, self.config.head_dim)
         return self.rope(ops.rms_norm(heads, norm, *self._norm), positions)
-
-    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
-        """[rows, heads * head_dim]: a kv head's cells as K and V beside each other, which q meets with zeros."""
-        c, (rows, heads, dim) = self.config, q.shape
-        groups = c.num_key_value_heads
-        cells = ops.concat([keys, values], axis=2)
-        zeros = tensor(np.zeros((rows, heads, dim), np.float32), device=q.device)
-        wide = ops.split(ops.concat([q, zeros], axis=2), [heads // groups] * groups, axis=1)
-        own = ops.split(cells, [1] * groups, axis=1)
-        parts = [ops.attend_chosen(q, k, chosen, dim, dim**-0.5) for q, k in zip(wide, own)]
-        return ops.concat(parts, axis=1).reshape(rows, heads * dim)

@@ -88,15 +88,14 @@ class KeyIndex:
         self.shift: Tensor = weights.vector(f"{prefix}.k_norm.bias")
 
     def __call__(self, step: StepLike, h: Tensor, ranked: Tensor, positions: Positions) -> Tensor:
-        """int32 [rows, most]: of the keys that ``step.get`` gives, as ``ops.choose_keys`` has them."""
+        """int32 [rows, most]: as ``step.choose_keys`` gives them."""
         rows, s = h.shape[0], self.sizes
         keys = ops.layer_norm(self.keys(h), self.norm, self.shift, _EPS).reshape(rows, 1, s.dim)
         step.put(self.layer, self.rope(keys, positions), no_values(h))
-        seen, _, mask = step.get(self.layer)
         queries = self.rope(self.queries(ranked).reshape(rows, s.heads, s.dim), positions)
         # Both scales of the published index are above 0, so they may stand behind max(0, .).
         factors = ops.clamp(self.factors(h), scale=(s.heads * s.dim) ** -0.5)
-        return ops.choose_keys(queries, seen, factors, mask, s.most)
+        return step.choose_keys(self.layer, queries, factors, s.most)
 
 
 class IndexedAttention(LatentAttention):
@@ -117,9 +116,8 @@ class IndexedAttention(LatentAttention):
         assert chosen is not None
         own = ops.concat([*self._cell(h)], axis=1).reshape(rows, 1, cell)
         step.put(self.index, self.rope(own, positions), no_values(h))
-        keys = step.get(self.index)[0]
         q = self.rope(self._queries(ranked).reshape(rows, self.heads, cell), positions)
-        a = ops.attend_chosen(q, keys, chosen, self.sizes.rank, self.scale)
+        a = step.attend_chosen(self.index, q, chosen, self.scale)
         return self._finish(a.reshape(rows, self.heads * self.sizes.rank), take, x)
 
 

@@ -72,6 +72,13 @@ class DryStep:
         k, v = self._put[layer]
         return k, v, self._zeros(k.shape[0], k.shape[0])
 
+    def choose_keys(self, layer: int, q: Tensor, weights: Tensor, count: int) -> Tensor:  # noqa: ARG002
+        """Of keys that ``_one_row`` and ``_replays`` see where they lie."""
+        return tensor(np.zeros((q.shape[0], min(count, q.shape[0])), np.int32), device=self._device)
+
+    def attend_chosen(self, layer: int, q: Tensor, chosen: Tensor, scale: float | None = None) -> Tensor:  # noqa: ARG002
+        return self._zeros(*q.shape[:2], self._widths[layer] // q.shape[1])
+
     def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor:  # noqa: ARG002
         return x
 
