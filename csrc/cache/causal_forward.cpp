@@ -245,6 +245,7 @@ bool CausalCache::State::drop(Forward::State& forward) noexcept {
     in_forward.claimed.clear();
   }
   forward.step.reset();
+  forward.chosen.reset();
   forward.status = Status::kDropped;  // last: its owner may let it end in another thread from now on
   return true;
 }
