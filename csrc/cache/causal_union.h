@@ -78,7 +78,7 @@ class Columns {
   std::uint64_t count_ = 0;
 };
 
-// What `get` gives and what chosen keys are numbers of.
+// The cells that `get` copies and that chosen keys are numbers of.
 struct SeenCells {
   SeenCells(const CausalCache::State& state, const Forward::State& forward) KVTRIE_REQUIRES(state.mutex);
 
