@@ -3,8 +3,8 @@
 //
 // Concept. 30 layers of 576 with 9 query and 3 K/V heads of 64, a gated MLP of 1536, q8_0 weights, 49,152 tokens: 9
 // launches a layer for one conversation, 273 with embedding, last norm and head, and one for the likeliest token, of
-// which 4 bytes are read. As a GPU with matrix instructions, whose products norm x themselves, 7 a layer: 213 in all.
-// Self-tests are taken for passed (null_self_tests.h).
+// which 4 bytes are read. As a GPU with matrix instructions, whose products norm x and whose attention merges by
+// itself, 6 a layer: 183 in all. Self-tests are taken for passed (null_self_tests.h).
 //
 // Threads: one. REQUIRES: null_driver::use() before OpenCL was called.
 #pragma once
@@ -35,7 +35,9 @@ class NullModel {
   static constexpr std::size_t kPrompt = 1024, kMostTokens = 2048;
   static constexpr std::uint64_t kLaunches = 9 * kLayers + 3 + 1;  // of a decode step and the choice behind it
 
-  static constexpr std::uint64_t kNormedLaunches = 7 * kLayers + 2 + 1;  // where products norm x themselves
+  // As a GPU with matrix instructions; of norms in launches of their own two a layer and the last, of merges one a
+  // layer.
+  static constexpr std::uint64_t kTensorLaunches = 6 * kLayers + 2 + 1, kNorms = 2 * kLayers + 1, kMerges = kLayers;
 
   // `journal`: a file that need not exist; removed at the end. `emulated`: as KVTRIE_EMULATED_DEVICE.
   explicit NullModel(const std::filesystem::path& journal, const char* emulated = "")

@@ -8,6 +8,8 @@
 //     K has come      scores = q k        on the way: V of this block, K of the next one
 //     V has come      own = own * shrink + weights v        on the way: K and V of the next block
 //   at the end of a split: total <- total, own (attention_total.clh); `total` lies in `out`, each number kept by one lane
+//   a tile of one of several splits: own -> partial_out, partial_stats, which attention_merge.cl joins, or, where
+//   MERGES, the last group of a row and K/V head (attention_merged.clh)
 //
 // What a line gets does not depend on the lines beside it, on WARPS, PAIRED or the cells: blocks lie at multiples of KEYS,
 // and what others see is hidden from it. Float32 accuracy with TERMS 2, that of halves with TERMS 1. What lies in hidden
@@ -27,18 +29,15 @@
 #ifndef PAIRED
 #define PAIRED 0  // 1: 8 lines to a warp, and half the registers
 #endif
+#ifndef MERGES
+#define MERGES 0  // 1: the last group that has a part of a row and K/V head merges them
+#endif
 #ifndef TERMS
 #define TERMS 2  // halves that stand for a float32
 #endif
 
 #include "attention_lines.clh"
-#include "attention_total.clh"
-
-// What all lines of a group have in common. `out_row`: of a tile with partials the first of those.
-typedef struct {
-  const __global int* ids;
-  int count, group, heads, kv_head, out_row;
-} Tile;
+#include "attention_merged.clh"
 
 // Row and head, or partial and head, of a line: which output it is.
 INLINE int place_of(const Tile* tile, int line) {
@@ -114,7 +113,12 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void attend_tiles(
     ulong v_cell_stride, __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
     int tiles_at, int split, int heads, int group, float scale, float softcap, __global const float* restrict sinks,
     ulong sinks_offset, int has_sinks, __global float* restrict out, ulong out_offset,
-    __global float* restrict partial_out, __global float* restrict partial_stats, int parts) {
+    __global float* OWN partial_out, __global float* OWN partial_stats, int parts
+#if MERGES
+    ,
+    int merge_begin_at, int merge_ids_at, __global int* OWN lines_done, int rows
+#endif
+) {
   __local uchar lots[LOTS * LOT_BYTES] __attribute__((aligned(128)));
   const int lane = get_local_id(0), l = lane % WARP, t = l % 4;
   __global const int* given = table + tiles_at + 5 * ((int)get_group_id(1) / parts);
@@ -210,10 +214,22 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void attend_tiles(
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) from[i] = from[i + 1];
   }
+#if !MERGES
   if (!busy) return;
-  if (tile.out_row >= 0) {
+#endif
+  if (busy && tile.out_row >= 0) {
     write_partials(&tile, &lines, own, line, t, partial_out, partial_stats);
-  } else if (walk.segments == 0) {
+  } else if (busy && walk.segments == 0) {
     close_split(&tile, &lines, totals, own, line, 0, 0, true, t, sinks + sinks_offset, has_sinks, out);
   }
+#if MERGES
+  if (tile.out_row < 0) return;
+  __local int* complete = (__local int*)lots;  // of each row of the tile
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);  // all lines of the group are written
+  const Merging merging = {partial_out, partial_stats, table + merge_begin_at, table + merge_ids_at, lines_done, rows};
+  count_lines(&tile, &merging, part * WARPS * LINES_OF_WARP, lane, complete);
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);  // and what other groups have written is seen by all
+  for (int r = 0; r < given[1]; ++r)
+    if (complete[r] >= 0) merge_row(&tile, &merging, complete[r], lane, sinks + sinks_offset, has_sinks, out);
+#endif
 }

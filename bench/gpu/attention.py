@@ -4,6 +4,8 @@
 ``shared``   a row each of conversations on one prefix, whose K and V are there once
 ``prefill``  rows at the end of a history, each sees what is before it
 
+``merge`` in its kernel and in a launch behind it: up to how many splits of 512 keys it pays (FamilyRow::merged_splits).
+
 Layers are asked in turn, so that K and V come from memory. ``share``: bytes of K and V that have to be read at least
 once, against the rate of a copy.
 """
@@ -35,6 +37,9 @@ CASES = (
     ("decode", 8, 32768, 1),
     ("shared", 8, 16384, 1),
 )
+# Conversations and history of what is merged in both ways.
+MERGED = tuple((conversations, history) for history in (1024, 4096, 8192, 32768) for conversations in (1, 8))
+EVERY = 1 << 20  # splits: more than any history has
 POSING = (("decode", 1, 256, 1), ("decode", 3, 64, 1), ("shared", 3, 64, 1), ("prefill", 1, 64, 40))
 
 
@@ -45,9 +50,40 @@ def attention(rows: Rows) -> None:
     for case in CASES if is_gpu(device) else POSING:
         rows.attempt(" ".join(map(str, case)), partial(_attend, rows, device, rate, *case))
         device.trim()
+    for merged in MERGED if is_gpu(device) else ((1, 1024),):
+        rows.attempt(f"merge {merged}", partial(_merge, rows, device, *merged))
+        device.trim()
 
 
 def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int, history: int, own: int) -> None:
+    works, nbytes = _layers_of(device, what, conversations, history, own)
+    us, launches = device_us(device, works, 4 if own == 1 else 2)
+    _tell(rows, what, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
+
+
+def _merge(rows: Rows, device: Any, conversations: int, history: int) -> None:
+    """Device time of attention that merges by itself and by a launch; without such a form, of the same twice."""
+    works, _ = _layers_of(device, "decode", conversations, history, 1)
+    device._merge_in_attention(0)
+    apart, launches = device_us(device, works, 4)
+    device._merge_in_attention(EVERY)
+    inside, fewer = device_us(device, works, 4)
+    device._merge_in_attention(None)
+    rows.say(
+        f"merge of {conversations} conversations on {history:6}: {inside:7.1f} us a layer in {fewer:.0f} launches, "
+        f"{apart:7.1f} us in {launches:.0f}",
+        what="merge",
+        conversations=conversations,
+        history=history,
+        us=inside,
+        launches=fewer,
+        apart_us=apart,
+        apart_launches=launches,
+    )
+
+
+def _layers_of(device: Any, what: str, conversations: int, history: int, own: int) -> tuple[list[Any], int]:
+    """What asks each layer for attention, and the bytes of K and V that one has."""
     cells = history + own if what == "shared" else conversations * (history + own)
     nbytes = 4 * KV_HEADS * DIM * cells
     layers = min(8, max(2, math.ceil((200 << 20) / nbytes))) if is_gpu(device) else 2
@@ -65,9 +101,7 @@ def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int,
     for layer in range(layers):
         cache.put(layer, k, k)
     q = _normal(random, device, lines, HEADS)
-    works = [partial(cache.attend, layer, q) for layer in range(layers)]
-    us, launches = device_us(device, works, 4 if own == 1 else 2)
-    _tell(rows, what, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
+    return [partial(cache.attend, layer, q) for layer in range(layers)], nbytes
 
 
 def _tell(

@@ -1,7 +1,7 @@
 """Whole steps of models of known shapes: what they take, what of it the host, and which kernels take the rest.
 
 ``table``  device time by kernel of one decode step and of one prefill, on a device that keeps the times of launches; of
-           the step also with a launch for each norm
+           the step also with a launch for each norm and each merge
 ``steps``  seconds of steps, and microseconds of the host until one is enqueued, on a device as everybody has it
 
 A decode step chooses its tokens on the device: 4 bytes come to the host for each conversation.
@@ -10,6 +10,7 @@ A decode step chooses its tokens on the device: 4 bytes come to the host for eac
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ from gpu.rows import ByKernel, Rows, by_kernel, in_order, is_gpu, open_device, t
 from timing import summarise
 
 PREFILL = 512  # tokens
+# What steps are also measured with in launches of its own; how a device is told so (0), and to do as usual (None).
+APART: dict[str, Callable[[Any, int | None], None]] = {
+    "norms": lambda device, most: device._norm_in_products(most),
+    "merges": lambda device, most: device._merge_in_attention(most),
+}
 
 
 class Talk:
@@ -118,13 +124,14 @@ def _table_of(rows: Rows, device: Any, name: str) -> None:
         device._take_launch_times()
         talk.decode()
         _tell(rows, f"decode of {conversations}", name, device._take_launch_times(), conversations=conversations)
-        device._norm_in_products(0)
-        talk.decode()
-        device._take_launch_times()
-        talk.decode()
-        apart = f"decode of {conversations}, norms apart"
-        _tell(rows, apart, name, device._take_launch_times(), conversations=conversations)
-        device._norm_in_products(None)
+        for what, told in APART.items():
+            told(device, 0)
+            talk.decode()
+            device._take_launch_times()
+            talk.decode()
+            apart = f"decode of {conversations}, {what} apart"
+            _tell(rows, apart, name, device._take_launch_times(), conversations=conversations)
+            told(device, None)
         talk.close()
     tokens = PREFILL if is_gpu(device) else 40
     prefill(model, tokens, 1)
@@ -155,10 +162,10 @@ def _steps_of(rows: Rows, device: Any, name: str) -> None:
         # Long histories of many are left to the part `attention`: here they would take longer to compute than to read.
         talk = Talk(model, conversations, tokens if conversations == 1 else 64)
         _decode(rows, device, name, talk)
-        if conversations <= 8:
-            device._norm_in_products(0)
-            _decode(rows, device, f"{name}, norms apart", talk)
-            device._norm_in_products(None)
+        for what, told in APART.items() if conversations <= 8 else ():
+            told(device, 0)
+            _decode(rows, device, f"{name}, {what} apart", talk)
+            told(device, None)
         talk.close()
 
 

@@ -96,7 +96,7 @@ PlanLimits plan_limits(const cl::Device& device) {
 
 std::uint64_t DevicePlan::nbytes() const {
   std::uint64_t bytes = 0;
-  for (const Tensor& tensor : {table_, partial_out_, partial_stats_})
+  for (const Tensor& tensor : {table_, partial_out_, partial_stats_, lines_done_})
     if (tensor.defined()) bytes += tensor.nbytes();
   for (const Turns& turns : turns_) bytes += turns.table.nbytes();
   return bytes;
@@ -115,6 +115,10 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   }
   for (const Segment& segment : plan.segments)
     uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
+  for (std::size_t row = 0; plan.partials > 0 && row < plan.rows; ++row) {
+    const auto partials = static_cast<std::uint32_t>(plan.merge_begin[row + 1] - plan.merge_begin[row]);
+    uploaded.most_partials_ = std::max(uploaded.most_partials_, partials);
+  }
   uploaded.rows_ = plan.rows;
   uploaded.turned_ = plan.turned;
   uploaded.tiles_ = static_cast<std::uint32_t>(plan.tiles.size());
@@ -136,7 +140,8 @@ Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& p
   const AttentionStrides strides = strides_of(pool, 0, 1);
   const Tensor values = values_of(pool);
   const bool is_aligned = aligned(q, pool, values, strides);
-  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned);
+  AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned);
+  variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, pool.k, values, Tensor(), plan, options);
 }
 
@@ -157,8 +162,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
       q.device(),
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionStrides strides = strides_of(rows, 1, 0);
-  const AttentionVariant variant =
-      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides));
+  AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides));
+  variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }
 

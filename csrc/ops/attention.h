@@ -47,13 +47,17 @@ class DevicePlan {
   PlanOffsets offsets_;  // into `table_`
   std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;
   std::uint32_t split_ = 512;
-  std::int32_t most_rows_ = 0;  // of a tile
+  std::int32_t most_rows_ = 0;       // of a tile
+  std::uint32_t most_partials_ = 0;  // of a row
   std::int64_t end_cell_ = 0;
   Tensor table_;
   std::vector<TurnedRow> turned_;
   // Kept from layer to layer; the in-order queue makes reuse safe.
   mutable Tensor partial_out_;    // float32 [partials, heads, v_dim]
   mutable Tensor partial_stats_;  // float32 [partials, heads, 2]: running max, sum of exponentials
+  // Where tiles merge (kernels/attention_merged.clh): counters int32 [rows, kv_heads], 0 between launches, then the row
+  // of each copy.
+  mutable Tensor lines_done_;
   // Of turn_queries: the table that kernels/turn.cl reads, for each rope that was asked for.
   struct Turns {
     RopeParams rope;

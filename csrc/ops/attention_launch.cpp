@@ -3,7 +3,10 @@
 
 #include "ops/attention_tensor.h"
 #include "ops/attention_variant.h"
+#include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
+#include "ops/tuning.h"
 
 namespace kvtrie::ops {
 
@@ -15,6 +18,27 @@ void AttentionLaunch::reserve_partials(const AttentionSizes& sizes, const Device
     plan.partial_out_ = Tensor::empty(device, DType::kFloat32, out);
   if (!plan.partial_stats_.defined() || plan.partial_stats_.shape() != stats)
     plan.partial_stats_ = Tensor::empty(device, DType::kFloat32, stats);
+}
+
+void AttentionLaunch::reserve_counters(const AttentionSizes& sizes, const DevicePlan& plan,
+                                       const cl::DevicePtr& device) {
+  const std::int64_t counters = std::int64_t{plan.rows_} * sizes.kv_heads;
+  const Shape shape{counters + static_cast<std::int64_t>(plan.turned_.size())};
+  if (plan.lines_done_.defined() && plan.lines_done_.shape() == shape) return;
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(counters), 0);
+  for (const TurnedRow& copy : plan.turned_) numbers.push_back(copy.row);
+  plan.lines_done_ = Tensor::from_host(device, DType::kInt32, shape, numbers.data());
+}
+
+bool AttentionLaunch::merges(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
+                             const cl::DevicePtr& device) {
+  const auto few_rows = static_cast<std::uint32_t>(family_row(KernelFamily::kWorkGroup).few_rows);
+  if (!variant.tensor || plan.partials_ == 0 || plan.rows_ > few_rows ||
+      std::int64_t{plan.most_partials_} > merged_splits(*device))
+    return false;
+  AttentionVariant merging = variant;
+  merging.merges = true;
+  return variant_works(device, merging.key(), [&] { return merging_agrees(device, merging, sizes); });
 }
 
 void AttentionLaunch::merge(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
@@ -59,14 +83,20 @@ void AttentionLaunch::attend_by_tensor_cores(const AttentionVariant& variant, co
   const std::int32_t group = sizes.heads / sizes.kv_heads, lines = plan.most_rows_ * group;
   const TensorForm form = tensor_form(sizes, variant.lines > 0 ? variant.lines : lines);
   const std::size_t lanes = form.lanes(), kv_heads = sizes.kv_heads, parts = divide_up(lines, form.lines());
-  device->launch(device->kernel(variant.program, "attend_tiles", tensor_options(variant, form)),
-                 {lanes, plan.tiles_ * parts, kv_heads}, {lanes, 1, 1}, q.buffer(), q.offset(), k.buffer(), k.offset(),
-                 v.buffer(), v.offset(), strides.k_head, strides.k_cell, strides.v_head, strides.v_cell,
-                 plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids, plan.offsets_.segments,
-                 plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads, group, scale,
-                 options.softcap, sinks_or_q.buffer(), sinks_or_q.offset(), std::int32_t{options.sinks.defined()},
-                 out.buffer(), out.offset(), plan.partial_out_.buffer(), plan.partial_stats_.buffer(),
-                 static_cast<std::int32_t>(parts));
+  const auto launch = [&](const auto&... of_merging) {
+    device->launch(device->kernel(variant.program, "attend_tiles", tensor_options(variant, form)),
+                   {lanes, plan.tiles_ * parts, kv_heads}, {lanes, 1, 1}, q.buffer(), q.offset(), k.buffer(),
+                   k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell, strides.v_head, strides.v_cell,
+                   plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids, plan.offsets_.segments,
+                   plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads, group, scale,
+                   options.softcap, sinks_or_q.buffer(), sinks_or_q.offset(), std::int32_t{options.sinks.defined()},
+                   out.buffer(), out.offset(), plan.partial_out_.buffer(), plan.partial_stats_.buffer(),
+                   static_cast<std::int32_t>(parts), of_merging...);
+  };
+  if (!variant.merges) return launch();
+  reserve_counters(sizes, plan, device);
+  launch(plan.offsets_.merge_begin, plan.offsets_.merge_ids, plan.lines_done_.buffer(),
+         static_cast<std::int32_t>(plan.rows_));
 }
 
 Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
@@ -81,7 +111,7 @@ Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSize
   } else {
     attend(variant, sizes, strides, q, k, v, mask, plan, options, scale, out);
   }
-  if (plan.partials_ > 0) merge(variant, sizes, plan, options, out);
+  if (plan.partials_ > 0 && !variant.merges) merge(variant, sizes, plan, options, out);
   return out;
 }
 

@@ -20,9 +20,13 @@ class SameBits {
     fill(pool_.v);
     q_.resize(std::size_t{kRows} * sizes.heads * sizes.k_dim);
     for (float& value : q_) value = normal_(random_);
+    std::vector<float> sinks(static_cast<std::size_t>(sizes.heads));
+    for (float& value : sinks) value = normal_(random_);
+    options_.sinks = Tensor::from_host(device, DType::kFloat32, {sizes.heads}, sinks.data());
   }
 
-  // Rows [row, row + count) as a step of their own. `walked`: by a tile that walks both splits.
+  // Rows [row, row + count) as a step of their own. `walked`: by a tile that walks both splits. What merges itself does
+  // so twice, with one and the same counters.
   std::vector<float> rows(AttentionVariant variant, std::int32_t lines, std::uint32_t row, std::uint32_t count,
                           bool walked) const {
     variant.lines = lines;
@@ -35,8 +39,10 @@ class SameBits {
         Tensor::from_host(device_, DType::kFloat32, {count, sizes_.heads, sizes_.k_dim}, q_.data() + row * numbers);
     const auto words = static_cast<std::uint64_t>(pool_.k.dim(2));
     const AttentionStrides strides{kCells * words, words, kCells * words, words};
-    const Tensor out =
-        AttentionLaunch::run(variant, sizes_, strides, q, pool_.k, pool_.v, Tensor(), upload_plan(device_, plan), {});
+    const DevicePlan uploaded = upload_plan(device_, plan);
+    Tensor out;
+    for (int times = variant.merges ? 2 : 1; times > 0; --times)
+      out = AttentionLaunch::run(variant, sizes_, strides, q, pool_.k, pool_.v, Tensor(), uploaded, options_);
     std::vector<float> got(out.size());
     out.copy_to_host(got.data());
     return got;
@@ -56,6 +62,19 @@ class SameBits {
     });
   }
 
+  // In every form: all rows merged by tiles, and one of them alone, are those that a launch merges.
+  bool hold_merged(AttentionVariant variant) const {
+    const std::size_t numbers = std::size_t(sizes_.heads) * sizes_.k_dim;
+    return std::ranges::all_of(tensor_forms(sizes_), [&](const TensorForm& form) {
+      variant.merges = false;
+      const std::vector<float> all = rows(variant, form.lines(), 0, kRows, false);
+      variant.merges = true;
+      return std::ranges::equal(rows(variant, form.lines(), 0, kRows, false), all) &&
+             std::ranges::equal(rows(variant, form.lines(), kOne, 1, false),
+                                std::span(all).subspan(kOne * numbers, numbers));
+    });
+  }
+
  private:
   static constexpr std::uint32_t kCells = 256, kKeys = 200, kRows = 9, kOne = 4, kSplit = 128;
 
@@ -70,6 +89,7 @@ class SameBits {
   cl::DevicePtr device_;
   AttentionSizes sizes_;
   LayerCells pool_;
+  AttentionOptions options_;
   CellSpans keys_{{150, 77, 0}, {3, kKeys - 77, 77}};
   std::mt19937 random_{11};
   std::normal_distribution<float> normal_;
@@ -107,7 +127,8 @@ AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_
 }
 
 std::string tensor_options(const AttentionVariant& variant, const TensorForm& form) {
-  return join(variant.options, " -DWARPS=", form.warps, " -DPAIRED=", form.paired ? 1 : 0);
+  return join(variant.options, " -DWARPS=", form.warps, " -DPAIRED=", form.paired ? 1 : 0,
+              variant.merges ? " -DMERGES=1" : "");
 }
 
 bool tensor_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes) {
@@ -119,6 +140,10 @@ bool tensor_agrees(const cl::DevicePtr& device, const AttentionVariant& variant,
                                return variant_agrees(device, formed, sizes, false);
                              }) &&
          SameBits(device, sizes).hold(variant);
+}
+
+bool merging_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes) {
+  return SameBits(device, sizes).hold_merged(variant);
 }
 
 }  // namespace kvtrie::ops

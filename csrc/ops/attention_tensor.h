@@ -35,4 +35,7 @@ std::string tensor_options(const AttentionVariant& variant, const TensorForm& fo
 // and among others, walked and merged, in every form.
 bool tensor_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes);
 
+// Whether tiles that merge leave the bits of a launch that merges, in every form, twice on one plan.
+bool merging_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes);
+
 }  // namespace kvtrie::ops

@@ -27,11 +27,12 @@ struct AttentionStrides {
 
 struct AttentionVariant {
   bool fast = false, tensor = false;
+  bool merges = false;              // tensor: tiles merge partial results themselves
   std::int32_t heads_per_item = 1;  // fast: query heads per work-item
   std::int32_t lanes = 1;           // otherwise: work-items per group; tensor: of the merge
   std::int32_t lines = 0;           // tensor, for its proof: takes the form of so many lines, not of those of the plan
   std::string program, options, merge_options;
-  std::string key() const { return program + " " + options; }
+  std::string key() const { return program + " " + options + (merges ? " -DMERGES=1" : ""); }
 };
 
 // The fast variant for vectors of `width` floats: 4, 8 or 16. REQUIRES: both head sizes are divisible by it.
@@ -46,6 +47,10 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
                                           bool aligned = true);
 
 struct AttentionLaunch {
+  // Whether tiles are to merge the plan's partial results themselves: those of few rows and splits, where that has
+  // proved to have the bits of a launch of its own.
+  static bool merges(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
+                     const cl::DevicePtr& device);
   // REQUIRES: checked arguments. `mask` may be undefined when the variant is not masked.
   static Tensor run(const AttentionVariant& variant, const AttentionSizes& sizes, const AttentionStrides& strides,
                     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const DevicePlan& plan,
@@ -53,6 +58,7 @@ struct AttentionLaunch {
 
  private:
   static void reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan, const cl::DevicePtr& device);
+  static void reserve_counters(const AttentionSizes& sizes, const DevicePlan& plan, const cl::DevicePtr& device);
   static void attend(const AttentionVariant& variant, const AttentionSizes& sizes, const AttentionStrides& strides,
                      const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const DevicePlan& plan,
                      const AttentionOptions& options, float scale, const Tensor& out);

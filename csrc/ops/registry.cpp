@@ -14,6 +14,7 @@ struct Record {
   std::optional<KernelFamily> family KVTRIE_GUARDED_BY(mutex);
   std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int64_t> norm_numbers KVTRIE_GUARDED_BY(mutex);
+  std::optional<std::int32_t> merged_splits KVTRIE_GUARDED_BY(mutex);
   Units units KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
@@ -56,6 +57,12 @@ std::optional<std::int64_t> norm_numbers_override(cl::Device& device) { return k
 
 void set_norm_numbers_override(cl::Device& device, std::optional<std::int64_t> numbers) {
   keep(device, &Record::norm_numbers, numbers);
+}
+
+std::optional<std::int32_t> merged_splits_override(cl::Device& device) { return kept(device, &Record::merged_splits); }
+
+void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> splits) {
+  keep(device, &Record::merged_splits, splits);
 }
 
 Units integer_units(cl::Device& device) { return kept(device, &Record::units); }

@@ -23,6 +23,9 @@ void set_tensor_cores_override(cl::Device& device, std::optional<bool> use);
 std::optional<std::int64_t> norm_numbers_override(cl::Device& device);
 void set_norm_numbers_override(cl::Device& device, std::optional<std::int64_t> numbers);
 
+std::optional<std::int32_t> merged_splits_override(cl::Device& device);
+void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> splits);
+
 struct Units {
   std::optional<IntegerUnits> chosen, measured;  // what was chosen stands in for what was measured
 };

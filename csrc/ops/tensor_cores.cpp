@@ -13,7 +13,7 @@ constexpr std::uint32_t kFirstCapability = 80;  // mma.sync of m16n8k16, ldmatri
 
 // Whether any device of the process was ever told otherwise. Every product asks, and looking for what a device was told
 // costs more than the rest of the answer.
-std::atomic<bool> told{false}, norms_told{false};
+std::atomic<bool> told{false}, norms_told{false}, merges_told{false};
 
 }  // namespace
 
@@ -38,6 +38,16 @@ std::int64_t norm_numbers(cl::Device& device) {
 void set_norm_numbers(cl::Device& device, std::optional<std::int64_t> numbers) {
   if (numbers) norms_told = true;
   registry::set_norm_numbers_override(device, numbers);
+}
+
+std::int32_t merged_splits(cl::Device& device) {
+  const std::int32_t usual = family_row(KernelFamily::kWorkGroup).merged_splits;
+  return merges_told.load(std::memory_order_relaxed) ? registry::merged_splits_override(device).value_or(usual) : usual;
+}
+
+void set_merged_splits(cl::Device& device, std::optional<std::int32_t> splits) {
+  if (splits) merges_told = true;
+  registry::set_merged_splits_override(device, splits);
 }
 
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {

@@ -29,4 +29,9 @@ std::int64_t norm_numbers(cl::Device& device);
 // Overrides it for this device, 0 for none; nullopt restores it. Results keep their bits. For tests and experiments.
 void set_norm_numbers(cl::Device& device, std::optional<std::int64_t> numbers);
 
+// Up to how many splits of a row attention merges those of few rows itself (FamilyRow::merged_splits).
+std::int32_t merged_splits(cl::Device& device);
+// Overrides it for this device, 0 for none; nullopt restores it. Results keep their bits. For tests and experiments.
+void set_merged_splits(cl::Device& device, std::optional<std::int32_t> splits);
+
 }  // namespace kvtrie::ops

@@ -122,6 +122,7 @@ std::string refusal(const FamilyRow& row) {
       row.many_ring % 8192 != 0)
     return out_of_range("rings", static_cast<std::int64_t>(row.least_ring), "pages of 4096 bytes, least to most");
   if (row.norm_numbers < 0) return out_of_range("norm_numbers", row.norm_numbers, "0 or more");
+  if (row.merged_splits < 0) return out_of_range("merged_splits", row.merged_splits, "0 or more");
   return {};
 }
 

@@ -86,7 +86,8 @@ struct FamilyRow {
   std::int32_t few_rows;
   std::size_t least_lanes, few_lanes, many_lanes;
   std::size_t least_ring, most_ring, many_ring;
-  std::int64_t norm_numbers;  // of x, up to which a product by matrix instructions norms few rows itself
+  std::int64_t norm_numbers;   // of x, up to which a product by matrix instructions norms few rows itself
+  std::int32_t merged_splits;  // of a row, up to which attention by tensor cores merges those of few rows itself
 };
 const FamilyRow& family_row(KernelFamily family);
 std::span<const FamilyRow> family_rows() noexcept;

@@ -77,8 +77,8 @@ constexpr std::array kAttention = {
 constexpr std::array kFamilies = {
     // lanes, lanes of argmax, rows of a state, few rows, lanes: least, few, many, rings: least, most, of many rows,
     // norms
-    FamilyRow{KernelFamily::kSerial, 1, 1, 8, 8, 1, 1, 1, 0, 0, 0, 0},
-    FamilyRow{KernelFamily::kWorkGroup, 64, 512, 8, 8, 32, 128, 256, 40960, 131072, 65536, 16384},
+    FamilyRow{KernelFamily::kSerial, 1, 1, 8, 8, 1, 1, 1, 0, 0, 0, 0, 0},
+    FamilyRow{KernelFamily::kWorkGroup, 64, 512, 8, 8, 32, 128, 256, 40960, 131072, 65536, 16384, 16},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Every kernel is launched once, not only built: PoCL compiles a kernel at its first launch with a local size, and a
 // self-test that was passed in an earlier process runs no more. Sizes are small; none but those in `WarmUp` decide what
 // is compiled.
+#include <algorithm>
 #include <vector>
 
 #include "ops/attention_variant.h"
@@ -11,6 +12,7 @@
 #include "ops/sample.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -48,7 +50,8 @@ void warm_up_cells(const cl::DevicePtr& device, const WarmUp& spec) {
   rotate_cells(pool, runs, 1, RopeParams{});
 }
 
-// Rows at the end of a history over two splits, whose partials are merged; then the same of keys that have moved.
+// Rows at the end of a history over two splits, whose partials are merged; then the same of keys that have moved, and
+// over more splits than tiles merge themselves.
 void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const PlanLimits limits = plan_limits(*device);
   const auto cells = static_cast<std::int32_t>(limits.keys_per_tile + 2);
@@ -61,6 +64,16 @@ void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), {});
   const DevicePlan turns = upload_plan(device, plan_attention(moved, limits));
   attend_spans(turn_queries(q, turns, RopeParams{}), pool, turns, {});
+  if (!tensor_cores(*device)) return;
+  constexpr std::int32_t kLeastSplit = 32, kMostSplits = 512;  // of keys; beyond, what only experiments ask for
+  PlanLimits shortest = limits;
+  shortest.keys_per_tile = kLeastSplit;
+  CellSpans again;  // the same cells at all positions
+  std::int32_t keys = 0;
+  for (; keys < (std::min(merged_splits(*device), kMostSplits) + 1) * kLeastSplit; keys += cells)
+    again.push_back({0, static_cast<std::uint32_t>(cells), keys});
+  const std::vector<QueryRows> long_ones{{0, 2, keys - 2, again}};
+  attend_spans(q, pool, upload_plan(device, plan_attention(long_ones, shortest)), {});
 }
 
 }  // namespace

@@ -306,6 +306,18 @@ context of several devices without a queue, and for a device that ``devices()`` 
       py::arg("numbers"),
       "For benches: up to how many numbers of x, rows times k, products norm them themselves; None: as the device "
       "does. 0: a launch for each norm. Results keep their bits.");
+  c.def(
+      "_merge_in_attention",
+      [](DeviceHandle& self, const Typed<"int | None">& splits) {
+        std::optional<std::int32_t> most;
+        if (!splits.is_none())
+          most = static_cast<std::int32_t>(
+              to_integer(splits, "Device", "splits", 0, std::numeric_limits<std::int32_t>::max()));
+        ops::set_merged_splits(*self.open(), most);
+      },
+      py::arg("splits"),
+      "For benches: up to how many splits of a row attention merges those of few rows itself; None: as the device "
+      "does. 0: a launch that merges. Results keep their bits.");
   c.def("_take_launch_times", &take_launch_times,
         R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).
 

@@ -1,5 +1,6 @@
 // What attention by tensor cores launches, on the driver that does nothing emulating an NVIDIA GPU: forms, sizes and
-// numbers of launches for steps of all kinds. What the kernels then compute is played in tests/gpu.
+// numbers of launches for steps of all kinds, also with merges told to be apart. What the kernels then compute is
+// played in tests/gpu.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include "null_driver.h"
 #include "null_self_tests.h"
 #include "ops/attention.h"
+#include "ops/self_test.h"
+#include "ops/tensor_cores.h"
 
 namespace kvtrie {
 namespace {
@@ -92,13 +95,11 @@ std::size_t lines_of_form(std::size_t lines, std::int32_t dim) {
   return dim <= 128 ? 64 : 32;
 }
 
-constexpr Work kSteps[] = {{"one row", 1, 1, 4095, 0},
-                           {"one row, long", 1, 1, 131071, 0},
-                           {"a first prompt", 1, 4096, 0, 0},
-                           {"a later prompt", 1, 512, 16384, 0},
-                           {"three rows", 1, 3, 700, 0},
-                           {"conversations", 64, 1, 300, 0},
-                           {"on one prefix", 64, 1, 16400, 16384}};
+constexpr Work kSteps[] = {{"one row", 1, 1, 4095, 0},          {"one row, long", 1, 1, 131071, 0},
+                           {"a first prompt", 1, 4096, 0, 0},   {"a later prompt", 1, 512, 16384, 0},
+                           {"three rows", 1, 3, 700, 0},        {"eight rows", 8, 1, 16 * 512 - 1, 0},
+                           {"a split more", 8, 1, 16 * 512, 0}, {"nine rows", 9, 1, 4000, 3000},
+                           {"conversations", 64, 1, 300, 0},    {"on one prefix", 64, 1, 16400, 16384}};
 
 TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
   const auto [heads, kv_heads, dim] = GetParam();
@@ -106,8 +107,16 @@ TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
     SCOPED_TRACE(work.name);
     const ops::AttentionPlan plan = plan_of(work);
     const std::vector<Launch> launches = launches_of(work, plan);
-    ASSERT_EQ(launches.size(), plan.partials > 0 ? 2U : 1U);
+    const bool few = plan.rows <= 8 && work.history + work.rows <= 16 * 512, merges = plan.partials > 0 && few;
+    ASSERT_EQ(launches.size(), plan.partials > 0 && !few ? 2U : 1U);
     const Launch& tiles = launches.front();
+    EXPECT_EQ(tiles.options.find("-DMERGES=1") != std::string::npos, merges);
+    ops::set_merged_splits(*device_, 0);
+    const std::vector<Launch> apart = launches_of(work, plan);
+    ops::set_merged_splits(*device_, std::nullopt);
+    ASSERT_EQ(apart.size(), plan.partials > 0 ? 2U : 1U);
+    EXPECT_EQ(apart.front().options.find("-DMERGES=1"), std::string::npos);
+    EXPECT_EQ(apart.front().global, tiles.global);
     const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
     const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
     const Group group = group_of(tiles.options);
@@ -116,12 +125,28 @@ TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
     EXPECT_EQ(tiles.kernel, "attend_tiles");
     EXPECT_EQ(tiles.local, (cl::Range{32 * group.warps, 1, 1}));
     EXPECT_EQ(tiles.global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
-    if (launches.size() == 1) continue;
-    const Launch& merge = launches.back();
+    if (apart.size() == 1) continue;
+    const Launch& merge = apart.back();
     EXPECT_EQ(merge.kernel, "attend_merge");
     EXPECT_EQ(merge.global[0], plan.rows * merge.local[0]);
     EXPECT_EQ(merge.global[1], std::size_t(heads));
   }
+}
+
+TEST_P(NullAttention, WarmingUpLaunchesBothWaysToMerge) {
+  const auto [heads, kv_heads, dim] = GetParam();
+  ops::WarmUp spec{heads, kv_heads, dim, dim};
+  spec.weight_dtype = ops::WeightDType::kQ8;  // CLBlast, of float32, asks more than the null driver has
+  bench::without_self_tests(*device_, journal_, [&] {
+    device_->take_launch_times();
+    ops::warm_up(device_, spec);
+  });
+  const std::vector<Launch> launches = device_->take_launch_times();
+  const auto is_tiles = [](const Launch& each) { return each.kernel == "attend_tiles"; };
+  const auto merges = [](const Launch& each) { return each.options.find("-DMERGES=1") != std::string::npos; };
+  EXPECT_EQ(std::ranges::count_if(launches, [&](const Launch& each) { return is_tiles(each) && merges(each); }), 2);
+  EXPECT_EQ(std::ranges::count_if(launches, [&](const Launch& each) { return is_tiles(each) && !merges(each); }), 1);
+  EXPECT_EQ(std::ranges::count(launches, "attend_merge", &Launch::kernel), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, NullAttention,

@@ -80,8 +80,9 @@ TEST_F(NullDriver, ADecodeStepAsksLittle) {
   EXPECT_LE(null_driver::bytes().up, kSteps * 1024);
 }
 
-// Products by matrix instructions norm x themselves; told not to, they leave it to launches of rms_norm.
-TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNorms) {
+// Products by matrix instructions norm x themselves, and attention merges its splits; told not to, they leave it to
+// launches of their own.
+TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsAndMerges) {
   const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
   bench::NullModel model(journal, "gpu compute_capability=90");
   const auto launches_of_a_step = [&] {
@@ -91,11 +92,22 @@ TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNorms) {
     model.decode();
     return calls("clEnqueueNDRangeKernel");
   };
-  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kNormedLaunches);
-  ops::set_norm_numbers(*model.device(), bench::NullModel::kHidden - 1);
-  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kLaunches);
-  ops::set_norm_numbers(*model.device(), bench::NullModel::kHidden);
-  EXPECT_EQ(launches_of_a_step(), bench::NullModel::kNormedLaunches);
+  using Model = bench::NullModel;
+  constexpr std::int32_t kSplits = 3;  // of a prompt of 1,024 and a token
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches);
+  const std::uint64_t up = null_driver::bytes().up;
+  ops::set_norm_numbers(*model.device(), Model::kHidden - 1);
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches + Model::kNorms);
+  ops::set_norm_numbers(*model.device(), Model::kHidden);
+  ops::set_merged_splits(*model.device(), kSplits - 1);
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches + Model::kMerges);
+  ops::set_merged_splits(*model.device(), kSplits);
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches);
+  ops::set_norm_numbers(*model.device(), 0);
+  ops::set_merged_splits(*model.device(), 0);
+  EXPECT_EQ(launches_of_a_step(), Model::kLaunches);
+  constexpr std::uint64_t kCounters = Model::kKvHeads * sizeof(std::int32_t);  // once for all layers
+  EXPECT_EQ(up, null_driver::bytes().up + kCounters);
 }
 
 TEST_F(NullDriver, WhatHasNotChangedIsNotSetAgain) {

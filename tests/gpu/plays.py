@@ -295,6 +295,11 @@ def _tensor(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str
     return Case(plays_tensor.variant(dim, form), "attend_tiles", plays_tensor.play(form, dim, group, 8e-7), unseen)
 
 
+def _merging(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
+    played = plays_tensor.merging_play(form, dim, group, 8e-7)
+    return Case(plays_tensor.variant(dim, form, merges=True), "attend_tiles", played, unseen)
+
+
 def _many(stored: int) -> Variant:
     return Variant("matmul_group", (f"STORED={stored}", "X4=1", "LANES=128"), ("matmul_many",), 128)
 
@@ -314,6 +319,7 @@ _SUM = "after a sum: `shared` is not written again before the barriers behind no
 _OF_QKV = ((0, _TURN), (1, _HEAD), (9, _SUM), (19, _SUM))
 _MEET = "bar.warp.sync brings lanes together that went ways of their own: the interpreter's meet again by themselves"
 _ONE_WARP = "around the clearing of values: a group of one warp has a bar.warp.sync there"
+_OF_ONE_WARP = (*((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11)), (8, _ONE_WARP), (10, _ONE_WARP))
 _LAST_OF = {"rms_norm": 7, "layer_norm": 15, "l2_norm": 7, "softmax": 15, "argmax": 7}
 PLAYS: list[Case] = [
     Case(_few(1, 1, 32), "matmul_few", product(1, 72, 560, 1, (32, 1), 3e-7), ((3, _LAST),)),
@@ -324,7 +330,8 @@ PLAYS: list[Case] = [
     Case(_tiles(64, 1), "attend_tiles", attention(64, np.float16, 1e-6), ((0, _PAIR), (1, _PAIR))),
     Case(_tiles(128, 0), "attend_tiles", attention(128, np.float32, 1e-6), ((0, _PAIR), (1, _PAIR))),
     _tensor(64, TENSOR_FORMS[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13))),
-    _tensor(64, TENSOR_FORMS[0], 2, (*((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11)), (8, _ONE_WARP), (10, _ONE_WARP))),
+    _tensor(64, TENSOR_FORMS[0], 2, _OF_ONE_WARP),
+    _merging(64, TENSOR_FORMS[0], 2, _OF_ONE_WARP),
     Case(Variant("attention_merge", ("V_DIM=64", "LANES=64"), ("attend_merge",), 64), "attend_merge", merge(64)),
     *[Case(_ROWS, entry, row_kernel(entry), ((_LAST_OF[entry], _LAST),)) for entry in _ROWS.entries],
     Case(_QKV[0], "put_qkv", qkv(64, np.float32, 1e-6), _OF_QKV),

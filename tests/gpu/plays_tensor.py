@@ -2,7 +2,7 @@
 
 A :class:`Work` is a history in pieces and tiles over it; :meth:`Work.run` launches a form of the kernel on some of
 these tiles, and gives what it wrote. So one and the same rows go through several forms, alone and among others, and
-are compared with float64 or with each other.
+are compared with float64 or with each other. :class:`Merges` is what a launch merges, by itself or one behind it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SPLIT = 128
 # Cells, lengths and positions: pieces that end inside of blocks, one of them of one cell, and a gap of one split.
 SPANS = ((90, 37, 0), (10, 50, 37), (300, 1, 87), (130, 52, 88), (400, 116, 140), (190, 100, 256 + 128), (520, 3, 484))
 CELLS = 530
+_TABLE = 10  # of the kernel's arguments
 Spans = tuple[tuple[int, int, int], ...]
 
 
@@ -31,12 +32,38 @@ class Tile(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a launch wrote: NaN where nothing was written."""
+    """What a launch wrote: NaN where nothing was written. ``counts``: the counters of one that merges."""
 
     out: Any
     partials: Any
     stats: Any
     report: ptx.Report
+    counts: Any = None
+
+
+class Merges(NamedTuple):
+    """The partials of each row, in position order, and the row of each copy, which are numbered behind the rows."""
+
+    partials: dict[int, list[int]]
+    rows: int
+    copies: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tiles: list[Tile], rows: int, copies: tuple[int, ...] = ()) -> Merges:
+        """What tiles with partials leave, of which later ones begin at later positions."""
+        partials: dict[int, list[int]] = {}
+        for tile in tiles:
+            for i, row in enumerate(tile.rows if tile.partial >= 0 else ()):
+                partials.setdefault(row if row < rows else copies[row - rows], []).append(tile.partial + i)
+        return cls(partials, rows, copies)
+
+    def table(self) -> tuple[list[int], list[int]]:
+        """merge_begin and merge_ids of a plan."""
+        begin, ids = [0], []
+        for row in range(self.rows):
+            ids += self.partials.get(row, [])
+            begin.append(len(ids))
+        return begin, ids
 
 
 def segments_of(spans: Spans, begin: int, end: int) -> list[tuple[int, int, int]]:
@@ -99,8 +126,8 @@ class Work:
         return np.array(table, np.int32), at
 
     def run(self, program: ptx.Program, form: TensorForm, tiles: list[Tile], seed: int = 1, split: int = SPLIT,
-            sinks: bool = True, counting: bool = False) -> Written:  # fmt: skip
-        """Launches a form on tiles, with sinks for tiles without partials."""
+            sinks: bool = True, counting: bool = False, merges: Merges | None = None) -> Written:  # fmt: skip
+        """Launches a form on tiles, with sinks for tiles without partials and for what it merges."""
         table, at = self.table(tiles)
         partials = max(1, sum(len(tile.rows) for tile in tiles if tile.partial >= 0))
         parts = max(-(-len(tile.rows) * self.group // form.lines) for tile in tiles)
@@ -110,12 +137,45 @@ class Work:
         stride = [CELLS * self.dim, self.dim]
         given = [self.q, 0, self.k, 0, self.v, 0, *stride, *stride, table, *at, split, self.heads, self.group,
                  self.scale, self.softcap, self.sinks, 0, int(sinks), places[0], 0, *places[1:], parts]  # fmt: skip
+        counters = 0
+        if merges is not None:
+            begin, ids = merges.table()
+            counters = memory.put(np.array([0] * merges.rows * self.kv_heads + list(merges.copies), np.int32))
+            given[_TABLE] = np.concatenate([table, np.array(begin + ids, np.int32)])
+            given += [len(table), len(table) + len(begin), counters, merges.rows]
         arguments = [memory.put(each) if isinstance(each, np.ndarray) else each for each in given]
         groups = (1, len(tiles) * parts, self.kv_heads)
         launch = ptx.Launch(program, groups, (32 * form.warps, 1, 1), arguments, seed)
-        report = launch.run(memory, resident=2, counting=counting)
+        report = launch.run(memory, resident=2 if merges is None else 3, counting=counting)
         out, partial_out, stats = (memory.get(place, shape, np.float32) for place, shape in zip(places, shapes))
-        return Written(out, partial_out, stats, report)
+        counts = memory.get(counters, (merges.rows, self.kv_heads), np.int32) if merges is not None else None
+        return Written(out, partial_out, stats, report, counts)
+
+    def merged(self, written: Written, merges: Merges, program: ptx.Program) -> Any:
+        """What attention_merge.cl makes of partials, by a launch of its own: NaN for rows that have none."""
+        begin, ids = merges.table()
+        memory = ptx.GlobalMemory()
+        shape = (merges.rows, self.heads, self.dim)
+        out = memory.put(np.full(shape, np.nan, np.float32))
+        given = [written.partials, written.stats, np.array(begin + ids, np.int32), 0, len(begin), self.heads,
+                 self.sinks, 0, 1, out, 0]  # fmt: skip
+        arguments = [memory.put(each) if isinstance(each, np.ndarray) else each for each in given]
+        ptx.Launch(program, (merges.rows, self.heads, 1), (64, 1, 1), arguments, 1).run(memory)
+        return memory.get(out, shape, np.float32)
+
+    def check_merged(self, written: Written, tiles: list[Tile], merges: Merges, bound: float) -> None:
+        """Each row that has partials against float64, over all that its tiles see; the counters are 0 again."""
+        assert (written.counts == 0).all()
+        for row in merges.partials:
+            ids = {row, *(merges.rows + i for i, source in enumerate(merges.copies) if source == row)}
+            seen = [(each, tile) for tile in tiles if tile.partial >= 0 for each in tile.rows if each in ids]
+            for head in range(self.heads):
+                sink = float(self.sinks[head])
+                parts = [self.attended(each, head, tile.begin, tile.end, -np.inf) for each, tile in seen]
+                top = max(sink, *(part[2] for part in parts))
+                factors = [np.exp(part[2] - top) if np.isfinite(part[2]) else 0.0 for part in parts]
+                total = np.exp(sink - top) + sum(f * part[1] for f, part in zip(factors, parts))
+                near(written.out[row, head], sum(f * part[0] for f, part in zip(factors, parts)) / total, bound)
 
     def check(self, written: Written, tiles: list[Tile], bound: float, sinks: bool = True) -> None:
         """Every row of every tile against float64; one that sees a value which is not finite is NaN throughout."""
@@ -153,6 +213,42 @@ def small(dim: int, group: int, kv_heads: int = 1) -> tuple[Work, list[Tile]]:
     return work, tiles
 
 
+def split_up(dim: int, group: int, kv_heads: int = 1, rows: int = 3) -> tuple[Work, list[Tile], Merges]:
+    """``rows`` rows whose history is cut into splits, a copy of the last of them among its tiles, and one that sees
+    nothing. Not every row sees every split; the last one's only partial is a tile of its own."""
+    bounds = [(0, 440 + i) for i in range(rows)]
+    bounds[-1] = (384, 487)
+    bounds += [(0, 0), (10, 120)]  # the row without keys, and the copy of row 0
+    work = Work(dim, group, bounds, kv_heads)
+    all_ = tuple(range(rows - 1))
+    bounds[0] = (128, 440)
+    tiles = [Tile((*all_[1:], rows + 1), 0, 128, 0), Tile(all_, 128, 256, rows - 1),
+             Tile((*all_, rows - 1), 384, 487, 2 * rows - 2), Tile((rows,), 0, 0)]  # fmt: skip
+    return work, tiles, Merges.of(tiles, rows + 1, (0,))
+
+
+def merging_play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
+    """A play of plays.py: groups of three splits, of which the last one of each row and K/V head merges; and all else
+    that a kernel of this form reaches."""
+
+    def played(program: ptx.Program, seed: int) -> ptx.Report:
+        work, tiles, merges = split_up(dim, group)
+        check_merging(work, tiles, merges, work.run(program, form, tiles, seed, merges=merges), bound)
+        work, tiles = small(dim, group)
+        merges = Merges.of(tiles, len(work.bounds))
+        written = work.run(program, form, tiles, seed, merges=merges)
+        check_merging(work, tiles, merges, written, bound)
+        return written.report
+
+    return played
+
+
+def check_merging(work: Work, tiles: list[Tile], merges: Merges, written: Written, bound: float) -> None:
+    """Tiles, partials, and what became of them."""
+    work.check(written, tiles, bound)
+    work.check_merged(written, tiles, merges, bound)
+
+
 def play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
     """A play of plays.py: everything that a kernel of this form reaches."""
 
@@ -165,6 +261,6 @@ def play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
     return played
 
 
-def variant(dim: int, form: TensorForm, terms: int = 2) -> Variant:
+def variant(dim: int, form: TensorForm, terms: int = 2, merges: bool = False) -> Variant:
     """The kernel with these options."""
-    return Variant("attention_tensor", form.options(dim, terms), ("attend_tiles",), 32 * form.warps)
+    return Variant("attention_tensor", form.options(dim, terms, merges), ("attend_tiles",), 32 * form.warps)

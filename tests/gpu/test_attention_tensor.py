@@ -10,7 +10,7 @@ import pytest
 
 import compilers
 import ptx
-from plays_tensor import Tile, Work, near, small, variant
+from plays_tensor import Merges, Tile, Work, check_merging, near, small, split_up, variant
 from variants import TENSOR_FORMS, TensorForm, Variant
 
 FLOAT32, HALVES = 8e-7, 1e-3  # relative errors, with two terms and with one
@@ -18,8 +18,14 @@ ONE, FOUR = TensorForm(1, True), TensorForm(4, False)
 
 
 @cache
-def program(dim: int, form: TensorForm, terms: int = 2) -> ptx.Program:
-    return ptx.Program(compilers.ptx_of(variant(dim, form, terms)).read_text(), "attend_tiles")
+def program(dim: int, form: TensorForm, terms: int = 2, merges: bool = False) -> ptx.Program:
+    return ptx.Program(compilers.ptx_of(variant(dim, form, terms, merges)).read_text(), "attend_tiles")
+
+
+@cache
+def merge_program(dim: int) -> ptx.Program:
+    merge = Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64)
+    return ptx.Program(compilers.ptx_of(merge).read_text(), "attend_merge")
 
 
 def forms_of(dim: int) -> list[TensorForm]:
@@ -97,26 +103,58 @@ def test_a_walk_gives_the_bits_of_merged_partials() -> None:
         merged.append(len(ids))
     tiles += [Tile(rows, begin, end, i * len(rows)) for i, (begin, end) in enumerate(splits)]
     written = work.run(program(dim, FOUR), FOUR, tiles)
-    merge = compilers.ptx_of(Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
-    memory = ptx.GlobalMemory()
-    out = memory.put(np.full((3, 2, dim), np.nan, np.float32))
-    table = np.array([*merged, *ids], np.int32)
-    given = [
-        written.partials,
-        np.nan_to_num(written.stats, nan=0.0),
-        table,
-        0,
-        len(merged),
-        2,
-        work.sinks,
-        0,
-        1,
-        out,
-        0,
-    ]
-    arguments = [memory.put(each) if isinstance(each, np.ndarray) else each for each in given]
-    ptx.Launch(ptx.Program(merge.read_text(), "attend_merge"), (3, 2, 1), (64, 1, 1), arguments, 1).run(memory)
-    assert np.array_equal(memory.get(out, (3, 2, dim), np.int32), written.out[:3].view(np.int32))
+    merges = Merges({row: ids[merged[row] : merged[row + 1]] for row in rows}, len(rows))
+    out = work.merged(written._replace(stats=np.nan_to_num(written.stats, nan=0.0)), merges, merge_program(dim))
+    assert np.array_equal(out.view(np.int32), written.out[:3].view(np.int32))
+
+
+# Of every form one size, and the last form of the others; with KVTRIE_PLAY_ALL all of them.
+MERGING = [(64, 7, 3, form) for form in forms_of(64)]
+MERGING += [
+    (dim, group, rows, form)
+    for dim, group, rows in ((112, 3, 9), (256, 8, 2))
+    for form in forms_of(dim)[0 if "KVTRIE_PLAY_ALL" in os.environ else -1 :]
+]
+
+
+@pytest.mark.parametrize(("dim", "group", "rows", "form"), MERGING)
+def test_merging_in_tiles_has_the_bits_of_a_launch_of_its_own(
+    dim: int, group: int, rows: int, form: TensorForm
+) -> None:
+    """Of tiles in parts that cut through the heads of a row, too, in any order of groups."""
+    work, tiles, merges = split_up(dim, group, 2 if dim == 64 else 1, rows)
+    wanted = work.merged(work.run(program(dim, form), form, tiles), merges, merge_program(dim))
+    seen = sorted(merges.partials)
+    assert np.isfinite(wanted[seen]).all()
+    got = work.run(program(dim, form, merges=True), form, tiles, form.lines, merges=merges)
+    check_merging(work, tiles, merges, got, FLOAT32)
+    assert np.array_equal(got.out[seen].view(np.int32), wanted[seen].view(np.int32))
+    assert (got.out[rows] == 0).all(), "the row that sees nothing has a tile without partials"
+
+
+def test_a_merged_row_has_the_same_bits_alone() -> None:
+    """Row 0, of which a copy has the first split, in tiles of its own and of another order, and among 8 rows."""
+    work, tiles, merges = split_up(64, 4, rows=7)
+    alone = [Tile((0,), 128, 256, 0), Tile((0,), 384, 487, 1), Tile((8,), 0, 128, 2)]
+    one = work.run(program(64, ONE, merges=True), ONE, alone, 5, merges=Merges({0: [2, 0, 1]}, 8, (0,)))
+    every = work.run(program(64, FOUR, merges=True), FOUR, tiles, 6, merges=merges)
+    assert np.isfinite(one.out[0]).all()
+    assert np.array_equal(one.out[0].view(np.int32), every.out[0].view(np.int32))
+
+
+def test_groups_that_merge_need_what_orders_them() -> None:
+    """Both barriers around the addition and both halves of its order, of groups of two warps."""
+    form = TensorForm(2, True)
+    work, tiles, merges = split_up(64, 12)
+    whole = program(64, form, merges=True)
+    text = compilers.ptx_of(variant(64, form, merges=True)).read_text()
+    assert text.count("atom.acq_rel.gpu") == 1
+    lacking = [(whole.without(each), "race|outside of all buffers") for each in whole.barriers()[-2:]]
+    for order in ("acquire", "release", "relaxed"):
+        lacking.append((ptx.Program(text.replace("atom.acq_rel", f"atom.{order}"), "attend_tiles"), "race: global"))
+    for each, why in lacking:
+        with pytest.raises(ptx.Finding, match=why):
+            work.run(each, form, tiles, merges=merges)
 
 
 @pytest.mark.parametrize("form", [ONE, FOUR])

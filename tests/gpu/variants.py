@@ -57,9 +57,10 @@ class TensorForm(NamedTuple):
         """Of a group: rows times query heads of one K/V head."""
         return self.warps * (8 if self.paired else 16)
 
-    def options(self, dim: int, terms: int) -> tuple[str, ...]:
+    def options(self, dim: int, terms: int, merges: bool = False) -> tuple[str, ...]:
         """What a device builds it with."""
-        return (f"K_DIM={dim}", f"TERMS={terms}", f"WARPS={self.warps}", f"PAIRED={int(self.paired)}")
+        made = (f"K_DIM={dim}", f"TERMS={terms}", f"WARPS={self.warps}", f"PAIRED={int(self.paired)}")
+        return (*made, "MERGES=1") if merges else made
 
 
 TENSOR_FORMS = tuple(TensorForm(*each) for each in ((1, True), (2, True), (4, True), (4, False)))
@@ -126,11 +127,12 @@ def _attention() -> list[Variant]:
 
 
 def _attention_tensor() -> list[Variant]:
-    """All forms with the accuracy of float32; the fast one for many lines."""
-    made = [(dim, form, 2) for dim in (64, 128, 256) for form in TENSOR_FORMS if form.paired or dim <= 128]
-    made += [(dim, TENSOR_FORMS[-1], 1) for dim in (64, 128)]
-    return [Variant("attention_tensor", form.options(dim, terms), ("attend_tiles",), 32 * form.warps)
-            for dim, form, terms in made]  # fmt: skip
+    """All forms with the accuracy of float32, and those that merge; the fast one for many lines."""
+    forms = [(dim, form) for dim in (64, 128, 256) for form in TENSOR_FORMS if form.paired or dim <= 128]
+    made = [(dim, form, 2, merges) for dim, form in forms for merges in (False, True)]
+    made += [(dim, TENSOR_FORMS[-1], 1, False) for dim in (64, 128)]
+    return [Variant("attention_tensor", form.options(dim, terms, merges), ("attend_tiles",), 32 * form.warps)
+            for dim, form, terms, merges in made]  # fmt: skip
 
 
 OPERATIONS = (

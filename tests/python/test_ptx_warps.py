@@ -248,6 +248,31 @@ def test_groups_hand_over_by_release_and_acquire() -> None:
             launch(HANDED.format(**{**whole, part: instead}), [np.zeros(64, np.uint32)], grid=2, resident=2, turn=7)
 
 
+# Each of two groups writes its number and counts itself; the one that counts last reads both.
+COUNTED = (
+    "\tld.param.u64 %rd1, [lines_param_0];\n\tmov.u32 %r1, %ctaid.x;\n\tmov.u32 %r9, %tid.x;\n"
+    "\tmul.wide.u32 %rd2, %r1, 4;\n\tadd.s64 %rd3, %rd1, %rd2;\n\tadd.s32 %r2, %r1, 5;\n"
+    "\tsetp.ne.s32 %p3, %r9, 0;\n\t@%p3 bra $wrote;\n\tst.global.u32 [%rd3], %r2;\n$wrote:\n{before}"
+    "\tmov.u32 %r4, 0;\n\t@%p3 bra $counted;\n\tatom.{order}.gpu.global.add.s32 %r4, [%rd1+64], 1;\n$counted:\n"
+    "{after}\tsetp.ne.s32 %p1, %r4, 1;\n\t@%p1 ret;\n"
+    "\tld.global.u32 %r5, [%rd1];\n\tld.global.u32 %r6, [%rd1+4];\n\tmul.lo.s32 %r5, %r5, %r6;\n"
+    "\tst.global.u32 [%rd1+128], %r5;\n"
+)
+
+
+def test_the_last_group_learns_by_acq_rel() -> None:
+    """atom.acq_rel.gpu.global.add.s32: neither half of it is enough, nor without the barriers around it."""
+    whole = {"before": BARRIER, "after": BARRIER, "order": "acq_rel"}
+    for seed in range(6):
+        x = np.zeros(64, np.uint32)
+        launch(COUNTED.format(**whole), [x], grid=2, resident=2, turn=7, seed=seed)
+        assert x[32] == 30
+    lacking = [("before", ""), ("after", ""), *(("order", each) for each in ("acquire", "release", "relaxed"))]
+    for part, instead in lacking:
+        with pytest.raises(ptx.Finding, match=r"race: global: .* which nothing orders"):
+            launch(COUNTED.format(**{**whole, part: instead}), [np.zeros(64, np.uint32)], grid=2, resident=2, turn=7)
+
+
 def test_a_wait_for_what_never_comes_ends() -> None:
     with pytest.raises(ptx.Finding, match=r"endless"):
         launch("$wait:\n\tbra.uni $wait;\n", [], limit=50_000)

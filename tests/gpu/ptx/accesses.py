@@ -175,11 +175,13 @@ _ATOMIC: dict[str, Callable[[Values, Values], Values]] = {
 
 
 def _atomic(program: Program, instruction: Instruction) -> Step:
-    """atom and red on global memory: lane after lane, in random order. ``release`` publishes what the group did."""
+    """atom and red on global memory: lane after lane, in random order. A release publishes what the group did, an
+    acquire learns what others had published there; ``acq_rel`` is both."""
     words = instruction.words
     returns = words[0] == "atom"
     kind, name = words[-1], words[-2]
-    modifiers = set(words[1:-2]) - {"relaxed", "release", "gpu"}
+    modifiers = set(words[1:-2]) - {"relaxed", "acquire", "release", "acq_rel", "gpu"}
+    acquires, releases = ({each, "acq_rel"} & set(words) for each in ("acquire", "release"))
     if name not in (*_ATOMIC, "cas") or modifiers != {"global"} or kind not in NUMPY:
         raise UnknownInstruction(str(instruction))
     place, *values = instruction.operands[1 if returns else 0 :]
@@ -202,7 +204,9 @@ def _atomic(program: Program, instruction: Instruction) -> Step:
             index = at[lane] // size
             old[lane] = numbers[index]
             numbers[index] = change(numbers[index], [value[lane] for value in given])
-            if "release" in words:
+            if acquires:
+                warp.group.learn(warp.launch.released.get(int(at[lane]), {}))
+            if releases:
                 warp.group.release(int(at[lane]))
         if write is not None:
             write(warp, mask, old)
