@@ -1,7 +1,8 @@
 """Whether answers are the same bits where kvtrie promises it, on the device itself.
 
 A row has the bits of its product alone, among 8 and among many; its attention those of a decode step and of a prefill,
-whatever lies in cells that nobody holds. What differs is a row of its own, and the part fails.
+whatever lies in cells that nobody holds, and whoever merges its splits. What differs is a row of its own, and the part
+fails.
 """
 
 from __future__ import annotations
@@ -71,8 +72,13 @@ def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
     prefill = attended([history])
     told = [
         _same(rows, f"{dtype}: the last row of {history} after {cut}", attended([cut, history]), prefill)
-        for cut in (history - 1, history - 9, history // 2)
+        for cut in (history - 1, history - 8, history - 9, history // 2)
     ]
+    device._merge_in_attention(0)
+    for cut in (history - 1, history - 8):
+        what = f"{dtype}: the last row of {history} after {cut}, merged by a launch"
+        told.append(_same(rows, what, attended([cut, history]), prefill))
+    device._merge_in_attention(None)
     return all(told)
 
 

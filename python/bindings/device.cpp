@@ -310,9 +310,10 @@ context of several devices without a queue, and for a device that ``devices()`` 
       "_merge_in_attention",
       [](DeviceHandle& self, const Typed<"int | None">& splits) {
         std::optional<std::int32_t> most;
-        if (!splits.is_none())
+        if (!splits.is_none()) {
           most = static_cast<std::int32_t>(
               to_integer(splits, "Device", "splits", 0, std::numeric_limits<std::int32_t>::max()));
+        }
         ops::set_merged_splits(*self.open(), most);
       },
       py::arg("splits"),
