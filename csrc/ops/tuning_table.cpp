@@ -76,7 +76,7 @@ constexpr std::array kAttention = {
 // KiB are enough to have on the way.
 constexpr std::array kFamilies = {
     // lanes, lanes of argmax, rows of a state, few rows, lanes: least, few, many, rings: least, most, of many rows,
-    // norms
+    // norms, splits that attention merges
     FamilyRow{KernelFamily::kSerial, 1, 1, 8, 8, 1, 1, 1, 0, 0, 0, 0, 0},
     FamilyRow{KernelFamily::kWorkGroup, 64, 512, 8, 8, 32, 128, 256, 40960, 131072, 65536, 16384, 16},
 };
