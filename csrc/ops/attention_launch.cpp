@@ -32,10 +32,9 @@ void AttentionLaunch::reserve_counters(const AttentionSizes& sizes, const Device
 
 bool AttentionLaunch::merges(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
                              const cl::DevicePtr& device) {
+  if (!variant.tensor || plan.partials_ == 0) return false;
   const auto few_rows = static_cast<std::uint32_t>(family_row(KernelFamily::kWorkGroup).few_rows);
-  if (!variant.tensor || plan.partials_ == 0 || plan.rows_ > few_rows ||
-      std::int64_t{plan.most_partials_} > merged_splits(*device))
-    return false;
+  if (plan.rows_ > few_rows || std::int64_t{plan.most_partials_} > merged_splits(*device)) return false;
   AttentionVariant merging = variant;
   merging.merges = true;
   return variant_works(device, merging.key(), [&] { return merging_agrees(device, merging, sizes); });

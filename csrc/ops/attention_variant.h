@@ -32,7 +32,7 @@ struct AttentionVariant {
   std::int32_t lanes = 1;           // otherwise: work-items per group; tensor: of the merge
   std::int32_t lines = 0;           // tensor, for its proof: takes the form of so many lines, not of those of the plan
   std::string program, options, merge_options;
-  std::string key() const { return program + " " + options + (merges ? " -DMERGES=1" : ""); }
+  std::string key() const { return program + (merges ? " -DMERGES=1 " : " ") + options; }
 };
 
 // The fast variant for vectors of `width` floats: 4, 8 or 16. REQUIRES: both head sizes are divisible by it.
