@@ -86,6 +86,8 @@ bool Session::publishes() const {
   return at_.publish;
 }
 
+bool Session::has_states() const noexcept { return !cache_->states().empty(); }
+
 Tokens Session::tokens() const {
   Entry entry(cache_->state());
   require_open(at_);

@@ -47,12 +47,13 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const std::string& name_space() const noexcept { return at_.name_space; }
   bool closed() const noexcept { return at_.closed; }
-  std::int32_t length() const;    // computed tokens
-  std::int32_t recorded() const;  // computed and recorded tokens
-  std::uint32_t room() const;     // tokens that may still be recorded
-  bool publishes() const;         // whether others may reuse what it computes from now on
-  Tokens tokens() const;          // all `recorded()` of them
-  Tokens remaining() const;       // recorded, not yet computed
+  std::int32_t length() const;       // computed tokens
+  std::int32_t recorded() const;     // computed and recorded tokens
+  std::uint32_t room() const;        // tokens that may still be recorded
+  bool publishes() const;            // whether others may reuse what it computes from now on
+  bool has_states() const noexcept;  // whether caches keep states at single lengths (cache/point_cache.h)
+  Tokens tokens() const;             // all `recorded()` of them
+  Tokens remaining() const;          // recorded, not yet computed
 
   // The next prefill step: at most `chunk` of the remaining tokens, after adopting what others published meanwhile
   // (which stays adopted when the claim for the rest is refused). Null when nothing remains. `previous`: the step

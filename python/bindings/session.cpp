@@ -287,6 +287,8 @@ void add_state(Class& c) {
   c.def_property_readonly(
       "publishes", [](const Session& self) { return without_gil([&] { return self.publishes(); }); },
       "Whether others may reuse what it computes; False after ``begin(publish=False)`` and ``shift``.");
+  c.def_property_readonly("has_states", &Session::has_states,
+                          "Whether layers keep states at single lengths: a step takes a slot for each draft then.");
   c.def_property_readonly(
       "tokens", [](const Session& self) { return int32_array(without_gil([&] { return self.tokens(); })); },
       "All tokens, computed and recorded, int32.");

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import refusal
 from ._checked import Checked, Checking, Drawn, begins_of
-from ._drafting import Costs, Drafting
+from ._drafting import MOST_STATES, Costs, Drafting
 from ._prompt_logprobs import PromptLogprobs
 from ._prompts import position_limit_of, vocab_size_of
 from ._protocols import Logits, StepModel
@@ -269,6 +269,8 @@ class Decoding:
         if self.drafting is None or not self.in_answer:
             return 0
         wanted = min(self._max_tokens - len(self.tokens) - 1, self.live.room)  # the last token is chosen, not computed
+        if self.live.has_states:
+            wanted = min(wanted, MOST_STATES)
         limit = position_limit_of(self._model)
         return max(0, wanted if limit is None else min(wanted, limit - self.live.recorded))
 

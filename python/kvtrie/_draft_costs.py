@@ -12,7 +12,7 @@ What drafting may lose is bounded by a credit, which all answers of a step share
     a step that would lose more than there is    has fewer drafts, or none
 
 So n steps take at most 1.01 n + 1 of the time that they take without drafts, by what is known of the costs, whatever
-is drafted; what was won is counted up to 8.
+is drafted. What was won is counted up to 16: a step with the longest draft takes that of 12 without on a processor.
 
 Threads: that of the answer, or of the batch. Units: seconds, rows; of the credit, steps.
 """
@@ -30,7 +30,7 @@ KEPT = 9  # measurements of each; the lower quartile counts, so that what distur
 GAIN = 1.03  # least, for which it is worth it
 _SINGLE = 4  # rows: up to so many each number has an estimate of its own
 _BLOCK = 8  # rows: of more, those of one block share one
-_FIRST, _EARNED, _MOST_CREDIT = 1.0, 0.01, 8.0  # steps; see above
+_FIRST, _EARNED, _MOST_CREDIT = 1.0, 0.01, 16.0  # steps; see above
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 
@@ -68,6 +68,11 @@ class Costs:
         change = _EARNED + self._won / decoding - (extra + self._paid) / self.of(decoding)
         self._credit = min(self._credit + change, max(_MOST_CREDIT, self._credit))
         self._won, self._paid = 0, 0.0
+
+    def most_beside(self, rows: int) -> int:
+        """Rows of drafts that may be tried in a step beside so many ``rows``: 16, or up to twice the rows of the
+        largest step that was measured. What more take is a guess, and what fewer take would be guessed from those."""
+        return max(2 * _BLOCK, 2 * max(self._low, default=0) - rows)
 
     def affords(self, extra: float, decoding: int) -> bool:
         """Whether drafts that take so many seconds more may all be wrong."""
@@ -131,7 +136,7 @@ class Costs:
         )
         plain, all_plain = self.of(decoding), self.of(rows)
         best, most = 0, GAIN * decoding / plain
-        for count in counts(len(places), rows):
+        for count in counts(min(len(places), self.most_beside(rows)), rows):
             extra = max(self.of(rows + count) - all_plain, 0.0) + (0.0 if paid is None else paid[count])
             rate = tokens[count] / (plain + extra)
             if rate >= most and self.affords(extra, decoding):

@@ -150,8 +150,9 @@ class Trees:
         chosen: list[list[int]] = []
         most = GAIN / costs.of(1)
         for paths in self._shapes(found):
-            seconds = self.seconds(len(paths), sum(map(len, paths)) + len(paths), costs)
-            if not costs.affords(seconds - costs.of(1), 1):
+            rows = sum(map(len, paths)) + len(paths)
+            seconds = self.seconds(len(paths), rows, costs)
+            if rows - 1 > costs.most_beside(1) or not costs.affords(seconds - costs.of(1), 1):
                 continue
             rate = self.tokens(paths, chance) / seconds
             if rate >= most * (_MARGIN if len(paths) > max(len(chosen), 1) else 1.0):

@@ -7,6 +7,16 @@ by how much is measured:
     rows       4      8     16     32
     seconds    s4     s8    s16    s32        those with the most tokens a second; none where that is 0 drafts
 
+Where all of a text is known, long drafts read the weights less often. A draft has up to 15 tokens, and up to 16 more
+each time that one of as many as it may have was right from end to end; a wrong token takes it back to the first of
+these numbers that it lay within:
+
+    right           15 of 15     31 of 31     40 of 47     2 of 47
+    the next has    up to 31     up to 47     up to 47     up to 15
+
+So steps of so many rows are tried, and measured, only where all was right before. Each draft takes a slot of
+states where layers have some, so there it ends at 15.
+
 The next row goes to the answer whose next draft is likeliest to be right. What its drafter takes for a draft is added;
 rows of prompts in the same step are there anyway, and are not held against the drafts.
 
@@ -35,9 +45,10 @@ from ._protocols import StepModel
 from .draft import Drafter, close_drafter, watched
 from .errors import ArgumentError, CacheFullError
 
-__all__ = ["Costs", "Drafting"]
+__all__ = ["MOST_STATES", "Costs", "Drafting"]
 
-MOST = 15  # drafts of one answer
+SHORT, LONGER, MOST = 15, 16, 63  # drafts of one answer: at first, each time more, and never more
+MOST_STATES = SHORT  # where a step takes a slot of states for each
 _FORGET = 0.9  # what is left of earlier verdicts after each
 _LONGEST_REST = 128
 _UNKNOWN = 0.5  # how likely a draft is right, of which nothing is known
@@ -63,6 +74,7 @@ class Drafting:
         self._tried = self._right = 0.0
         self._rest = 0  # tokens until it is tried again
         self._next_rest = 16
+        self._reach = SHORT  # drafts that the next step may have
         self.breadth = max((breadth_of(each) for each in drafters), default=1)
         self._trees = Trees()
         self.proposed = 0
@@ -107,7 +119,7 @@ class Drafting:
         if self._rest > 0:
             self._rest -= 1
             return 0
-        return max(0, min(most, MOST))
+        return max(0, min(most, self._reach))
 
     @property
     def chance(self) -> float:
@@ -188,10 +200,13 @@ class Drafting:
         self._right = self._right * _FORGET + right - others
         if 2 * right >= drafted and right > 0:
             self._next_rest = 16
+        within = next((reach for reach in range(SHORT, MOST, LONGER) if right < reach), MOST)
+        self._reach = within if right < drafted else max(within, self._reach)
 
     def refused(self) -> None:
         """They did not pay, or there was no room for them: a rest, and twice as long a one the next time."""
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
+        self._reach = SHORT
 
     @property
     def watches(self) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import kvtrie as kv
-from kvtrie._drafting import Costs, Drafting
+from kvtrie._drafting import LONGER, MOST, MOST_STATES, SHORT, Costs, Drafting
 from kvtrie.draft import PromptLookup, drafters
 from random_models import VOCAB, random_model
 
@@ -115,6 +115,35 @@ def test_the_bits_are_those_without_drafts(model: Any) -> None:
     plain = bits(None)
     for draft in drafts_of(plain[0], 30).values():
         assert bits(draft) == plain
+
+
+def test_long_drafts_change_no_bit(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as may be, which is longer each time, and with a wrong token here and there. Layers with states take a
+    slot for each, and get no longer ones."""
+    lengths: list[int] = []
+
+    def longest(_self: Costs, _chances: list[float], limits: list[int], *_: object) -> list[int]:
+        lengths.extend(limits)
+        return limits
+
+    monkeypatch.setattr(Costs, "shares", longest)
+    count = 3 * MOST
+    with make_cache(model) as cache:
+        bits, answer = [], [0] * count
+        for wrong_every in (0, 50, 19):  # the first draft is of other tokens
+            with cache.begin(prompt(21), use=False, publish=False) as session:
+                draft = knowing(answer, 30, wrong_every) if bits else None
+                answer = list(kv.generate(model, session, count, **VARIED, draft=draft))
+                rows = [np.asarray(part).tobytes() for pair in session.kv_all().values() for part in pair]
+                bits.append((answer, np.asarray(model(session.decode()), np.float32).tobytes(), rows))
+                has_states = session.has_states
+        assert bits[0] == bits[1] == bits[2]
+        with cache.begin(prompt(21), use=False, publish=False) as session:
+            made = kv.generate(model, session, count, **VARIED, draft=knowing(answer, 30))
+            assert list(made) == answer and made.accepted == made.proposed
+        assert has_states == bool(cache.stats()["recurrent"])
+        assert max(lengths) == (MOST_STATES if has_states else MOST)
+        assert cache.check() == []
 
 
 @pytest.mark.usefixtures("eager")
@@ -299,11 +328,12 @@ def test_no_image_is_drafted() -> None:
 
 
 def drafted_lengths(
-    right: Callable[[int], int], seconds: Callable[[int], float], tokens: int, price: float = 0.0
+    right: Callable[[int], int], seconds: Callable[[int], float], tokens: int, price: float = 0.0, longest: int = MOST
 ) -> tuple[float, float]:
     """Seconds of an answer of so many ``tokens`` with drafts, and without; ``right`` of so many drafted.
 
-    ``seconds`` of a step of so many rows; ``price``: seconds that each draft takes its drafter.
+    ``seconds`` of a step of so many rows; ``price``: seconds that each draft takes its drafter; ``longest``: drafts
+    of a step, at most.
     """
     spent, made = 0.0, 0
 
@@ -315,7 +345,7 @@ def drafted_lengths(
     drafting = Drafting([drafter], clock=lambda: spent)
     while made < tokens:
         began = spent
-        count = len(drafting.drafts(None, tokens))  # type: ignore[arg-type]  # the drafter does not look
+        count = len(drafting.drafts(None, longest))  # type: ignore[arg-type]  # the drafter does not look
         spent += seconds(count + 1)
         drafting.stepped(count + 1, spent - began)
         if count:
@@ -334,6 +364,44 @@ def test_drafts_that_are_never_right_cost_next_to_nothing(slope: float) -> None:
 def test_drafts_that_are_right_get_long() -> None:
     spent, plain = drafted_lengths(lambda count: count, lambda rows: 1 + 0.1 * (rows - 1), 400)
     assert plain / spent > 4  # 16 tokens in the time of 2.5
+
+
+def test_drafts_get_longer_while_all_are_right() -> None:
+    """By as many as one is longer, up to the longest; a wrong token takes them back to what it lay within."""
+    drafting = Drafting([lambda _session, most: [0] * most])
+    long = 10 * MOST
+    assert drafting.limit(long) == SHORT
+    for drafted, right, limit in (
+        (SHORT - 1, SHORT - 1, SHORT),  # not as many as there might be
+        (SHORT, SHORT, SHORT + LONGER),
+        (SHORT, SHORT, SHORT + LONGER),
+        (SHORT + LONGER, SHORT + LONGER, SHORT + 2 * LONGER),
+        (3, 3, SHORT + 2 * LONGER),
+        (SHORT + 2 * LONGER, SHORT + 2 * LONGER, MOST),
+        (MOST, MOST, MOST),
+        (MOST, SHORT + LONGER, SHORT + 2 * LONGER),
+        (SHORT + 2 * LONGER, SHORT, SHORT + LONGER),
+        (SHORT + LONGER, 2, SHORT),
+    ):
+        drafting.verified([[0] * drafted], 0, right)
+        assert (drafting.limit(long), drafting.limit(9)) == (limit, 9), (drafted, right)
+    drafting.verified([[0] * SHORT], 0, SHORT)
+    drafting.refused()
+    assert [drafting.limit(long) for _ in range(17)] == [0] * 16 + [SHORT]
+
+
+@pytest.mark.parametrize("dear", [1.0, 2.0, 4.0])
+def test_long_drafts_that_do_not_pay_are_hardly_tried(dear: float) -> None:
+    """Where rows behind the 16th take ``dear`` times as long as those before, an answer that is known from end to end
+    takes hardly longer than with short drafts only, and less where they pay."""
+
+    def seconds(rows: int) -> float:
+        return 1 + 0.2 * (min(rows, 16) - 1 + dear * max(rows - 16, 0))
+
+    spent, plain = drafted_lengths(lambda count: count, seconds, 800)
+    short, _ = drafted_lengths(lambda count: count, seconds, 800, longest=SHORT)
+    assert spent <= 1.15 * short
+    assert dear > 1 or plain / spent > 4.5 > plain / short
 
 
 @pytest.mark.parametrize("right", [lambda _: 0, lambda count: count // 2, lambda count: count])

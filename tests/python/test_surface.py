@@ -158,7 +158,7 @@ SURFACE = {
     "check tree nodes longest to_dot to_svg "
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
-    "can_rewind checkpoint shift length tokens room publishes kv kv_all close __enter__ __exit__",
+    "can_rewind checkpoint shift length tokens room publishes has_states kv kv_all close __enter__ __exit__",
     kv.Step: "tokens positions sequences sessions attend attend_qkv put get choose_keys attend_chosen conv gated_delta "
     "ssd set_causal states put_states boundaries",
     kv.ops.StepGraphs: "compute stats",
