@@ -12,6 +12,8 @@ same answers:
               comes is forced. Also with trees of two and three ways (kv.DraftTree), beside one
     shapes    what a step of several paths takes, against a line of as many rows
     rows      what a step of four answers takes with so many drafts, against one without, by the processor's seconds
+    price     what drafters that find nothing add to a step, by the seconds of the thread that asks them, against the
+              seconds that a step takes
     model     the same from the model in float32, drafted by the model in the blocks of its file (kv.DraftModel)
     four ...  four answers of these in one ``kv.Batch``, so that a step has at least four rows: edits of four parts of
               the file, and four chats
@@ -283,6 +285,41 @@ def measured_rows(report: Report, model: Any, text: Sequence[int], rounds: int) 
     cache.close()
 
 
+def measured_price(report: Report, model: Any, text: Sequence[int], rounds: int) -> None:
+    """What drafters that find nothing add to a step of one answer, on the host: in turns, 200 steps each."""
+    cache = kv.PrefixCache(model.caches(capacity=1024, warm_up=False))
+    seconds: list[float] = []  # of steps without a drafter, all threads
+
+    def side(draft: Any) -> Callable[[], float]:
+        def run() -> float:
+            with cache.begin(text[:200], publish=False) as session:
+                made = kv.generate(
+                    model, session, TOKENS + 1, ignore_eos=True, draft=draft, temperature=2.0, seed=len(seconds)
+                )
+                next(made)
+                began, own = time.perf_counter(), time.thread_time()
+                list(made)
+                spent = (time.thread_time() - own) / TOKENS
+                if draft is None:
+                    seconds.append((time.perf_counter() - began) / TOKENS)
+                assert made.proposed == 0
+            return spent
+
+        return run
+
+    nothing = {"callable": lambda _tokens, _most: [], "tree": "tree", "suffix": "suffix"}
+    sides = {"none": side(None), **{name: side(draft) for name, draft in nothing.items()}}
+    raced = race(sides, rounds=3 * rounds, clocked=sides)
+    for name in nothing:
+        extra = raced[name].median - raced["none"].median
+        share = extra / sorted(seconds)[len(seconds) // 2]
+        report.row(
+            f"{name} that finds nothing: {1e6 * extra:.0f} us more a step, {100 * share:.2f} % of it",
+            task="price", drafter=name, extra=extra, share=share,
+        )  # fmt: skip
+    cache.close()
+
+
 @functools.cache
 def large() -> Any:
     """The model in float32, which four times as many bytes are read for."""
@@ -293,7 +330,7 @@ def large() -> Any:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
-    rows = [row for row in rows if row["task"] not in ("shapes", "rows")]  # llama.cpp's: over its own plain decoding
+    rows = [row for row in rows if row["task"] not in ("shapes", "rows", "price")]  # llama.cpp's: over its own plain decoding
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['drafter']}" for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)
@@ -324,6 +361,8 @@ def main() -> None:
         measured_rows(report, model, text, options.rounds)
     if "shapes".startswith(options.task):
         measured_shapes(report, model, text, options.rounds)
+    if "price".startswith(options.task):
+        measured_price(report, model, text, options.rounds)
     for name, task in tasks(list(text), questions).items():
         if name.startswith(options.task):
             measured(report, model, name, task, options.rounds, peer)

@@ -22,7 +22,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import accumulate
+from operator import mul
 
 __all__ = ["GAIN", "KEPT", "Costs", "counts", "lower_quartile"]
 
@@ -124,27 +126,42 @@ class Costs:
         without drafts, of which ``decoding`` give a token each, and all others are of prompts. ``prices``: the seconds
         that each answer's drafter takes for one; empty: none.
         """
-        places = sorted(
-            ((chance**place, -at) for at, chance in enumerate(chances) for place in range(1, limits[at] + 1)),
-            reverse=True,
-        )
-        tokens = list(accumulate((worth for worth, _ in places), initial=float(decoding)))
-        paid = (
-            list(accumulate((prices[-at] for _, at in places), initial=0.0))
-            if prices and self._unit is not None
-            else None
-        )
+        most = min(sum(limits), self.most_beside(rows))
+        owners, worths = _likeliest(chances, limits, most)
+        tokens = list(accumulate(worths, initial=float(decoding)))
+        paid = [0.0] * (most + 1)
+        if prices and self._unit is not None:
+            paid = list(accumulate((prices[at] for at in owners), initial=0.0))
         plain, all_plain = self.of(decoding), self.of(rows)
-        best, most = 0, GAIN * decoding / plain
-        for count in counts(min(len(places), self.most_beside(rows)), rows):
-            extra = max(self.of(rows + count) - all_plain, 0.0) + (0.0 if paid is None else paid[count])
+        best, highest = 0, GAIN * decoding / plain
+        for count in counts(most, rows):
+            extra = max(self.of(rows + count) - all_plain, 0.0) + paid[count]
             rate = tokens[count] / (plain + extra)
-            if rate >= most and self.affords(extra, decoding):
-                best, most = count, rate
+            if rate >= highest and self.affords(extra, decoding):
+                best, highest = count, rate
         given = [0] * len(chances)
-        for _, at in places[:best]:
-            given[-at] += 1
+        for at in owners[:best]:
+            given[at] += 1
         return given
+
+
+def _likeliest(chances: Sequence[float], limits: Sequence[int], most: int) -> tuple[list[int], list[float]]:
+    """The ``most`` drafts that are likeliest to be right, in order: whose each is, and how likely."""
+    if len(chances) == 1:
+        return [0] * most, list(accumulate([chances[0]] * most, mul))
+    waiting = [(-chance, at) for at, chance in enumerate(chances) if limits[at] > 0]
+    heapify(waiting)
+    left, owners, worths = list(limits), [], []
+    while len(owners) < most:
+        worth, at = waiting[0]
+        owners.append(at)
+        worths.append(-worth)
+        left[at] -= 1
+        if left[at] > 0:
+            heapreplace(waiting, (worth * chances[at], at))
+        else:
+            heappop(waiting)
+    return owners, worths
 
 
 def lower_quartile(seconds: Sequence[float]) -> float:
