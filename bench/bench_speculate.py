@@ -330,7 +330,8 @@ def large() -> Any:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Plain over drafted, a bar for each text."""
-    rows = [row for row in rows if row["task"] not in ("shapes", "rows", "price")]  # llama.cpp's: over its own plain decoding
+    # llama.cpp's: over its own plain decoding
+    rows = [row for row in rows if row["task"] not in ("shapes", "rows", "price")]
     axes.bar(range(len(rows)), [row["ratio"]["median"] for row in rows])
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['drafter']}" for row in rows])
     axes.axhline(1.0, color=GUIDE, linewidth=0.8)

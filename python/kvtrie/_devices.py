@@ -36,7 +36,7 @@ def _best(wanted: str, argument: str) -> _core.Device:
     fitting = [device for device in found if wanted.lower() in f"{device.platform} {device.name}".lower()]
     if not fitting:
         names = ", ".join(repr(device.name) for device in found)
-        raise ArgumentError(f"[Device] {argument}: got {wanted!r}, allowed part of one of {names}")
+        raise ArgumentError(f"[Device] {argument}: got {shown(wanted)}, allowed part of one of {names}")
     return min(fitting, key=_rank)
 
 

@@ -151,7 +151,9 @@ def _likeliest(chances: Sequence[float], limits: Sequence[int], most: int) -> tu
         return [0] * most, list(accumulate([chances[0]] * most, mul))
     waiting = [(-chance, at) for at, chance in enumerate(chances) if limits[at] > 0]
     heapify(waiting)
-    left, owners, worths = list(limits), [], []
+    left = list(limits)
+    owners: list[int] = []
+    worths: list[float] = []
     while len(owners) < most:
         worth, at = waiting[0]
         owners.append(at)

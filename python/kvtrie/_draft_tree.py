@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arguments import converting, refusal
+from ._arguments import converting, refusal, shown
 from ._draft_costs import GAIN, KEPT, Costs, counts, lower_quartile
 from ._whole import Whole
 from .errors import ArgumentError
@@ -53,7 +53,7 @@ class DraftTree(Whole):
     def __init__(self, source: str | WaysFunction, breadth: int = 2) -> None:
         allowed = '"tree", "suffix", or a callable (tokens, most) -> lists of tokens'
         if isinstance(source, str) and source not in ("tree", "suffix"):
-            raise ArgumentError(f"[draft_tree] source: got {source!r}, allowed {allowed}")
+            raise ArgumentError(f"[draft_tree] source: got {shown(source)}, allowed {allowed}")
         if not isinstance(source, str) and not callable(source):
             raise refusal(source, "draft_tree", "source", allowed)
         if not isinstance(breadth, int) or isinstance(breadth, bool):

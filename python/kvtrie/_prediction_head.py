@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, ops
-from ._arguments import refusal
+from ._arguments import refusal, shown
 from ._live import Live
 from ._locks import make_lock
 from ._own_session import OwnSession, Tokens, first_apart
@@ -72,7 +72,9 @@ class PredictionHead(Live):
 
     def __init__(self, model: HeadModel, cache: _core.PrefixCache | None = None) -> None:
         if getattr(model, "mtp", None) is None:
-            raise ArgumentError(f"[PredictionHead] model: got {model!r}, allowed one that was loaded with mtp=True")
+            raise ArgumentError(
+                f"[PredictionHead] model: got {shown(model)}, allowed one that was loaded with mtp=True"
+            )
         if cache is not None and not isinstance(cache, _core.PrefixCache):
             raise refusal(cache, "PredictionHead", "cache", "a PrefixCache, or None")
         self._model = model
@@ -87,7 +89,7 @@ class PredictionHead(Live):
         """The drafter of one answer of ``model``. ``kv.errors.ArgumentError`` where it is not the head's own."""
         if cast(object, model) is not self._model:
             raise ArgumentError(
-                f"[generate] draft: got the prediction head of {self._model!r}, allowed that of {model!r}"
+                f"[generate] draft: got the prediction head of {shown(self._model)}, allowed that of {shown(model)}"
             )
         return HeadDrafter(self._model, self.cache)
 

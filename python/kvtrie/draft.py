@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._arguments import converting, listed, refusal
+from ._arguments import converting, listed, refusal, shown
 from ._draft_model import DraftModel
 from ._draft_tree import DraftTree
 from ._prediction_head import HeadModel, PredictionHead
@@ -61,7 +61,7 @@ class PromptLookup:
 
     def __init__(self, least: int = 3) -> None:
         if not isinstance(least, int) or isinstance(least, bool) or least < 1:
-            raise ArgumentError(f"[draft] least: got {least!r}, allowed 1 or more")
+            raise ArgumentError(f"[draft] least: got {shown(least)}, allowed 1 or more")
         self._least = least
         self._text: list[int] = []
         self._seen = np.empty(0, np.int32)  # the same
@@ -149,7 +149,7 @@ def _drafter(one: object, model: StepModel, allowed: str) -> Drafter:
         if one == "mtp":
             return _head_of(model)
         if one not in NAMES:
-            raise ArgumentError(f"[generate] draft: got {one!r}, allowed {allowed}")
+            raise ArgumentError(f"[generate] draft: got {shown(one)}, allowed {allowed}")
         return _of_text(PromptLookup()) if one == "prompt" else _tree if one == "tree" else _suffix
     if not callable(one):
         raise refusal(one, "generate", "draft", allowed)

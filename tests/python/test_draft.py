@@ -15,7 +15,7 @@ import pytest
 
 import kvtrie as kv
 from kvtrie._drafting import LONGER, MOST, MOST_STATES, SHORT, Costs, Drafting
-from kvtrie.draft import PromptLookup, drafters
+from kvtrie.draft import PromptLookup
 from random_models import VOCAB, random_model
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -435,33 +435,3 @@ def test_costs_lie_on_lines_through_what_was_measured() -> None:
     assert costs.of(4) == pytest.approx(2.8)
     assert costs.of(2) == pytest.approx(2 + 0.8 / 3)
     assert costs.of(8) == pytest.approx(2 + 0.8 * 7 / 3)
-
-
-# ---- what is given ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("draft", "error"),
-    [
-        ("suffixes", r'\[generate\] draft: got \'suffixes\', allowed "prompt", "tree"'),
-        (5, r"\[generate\] draft: got "),
-        (["tree", 5], r"\[generate\] draft: got "),
-    ],
-)
-def test_what_is_no_drafter_is_refused(draft: Any, error: str) -> None:
-    with pytest.raises(kv.Error, match=error):
-        drafters(draft, random_model("dense"))
-
-
-@pytest.mark.usefixtures("eager")
-def test_what_a_callable_gives_is_checked() -> None:
-    model = random_model("dense")
-    with make_cache(model) as cache, cache.begin(prompt(7)) as session:
-        for given in ([0.5], ["a"], 3):
-            made = kv.generate(model, session, 5, ignore_eos=True, draft=lambda _tokens, _most, given=given: given)
-            with pytest.raises(kv.Error, match="draft"):
-                list(made)
-        with pytest.raises(kv.errors.ArgumentError, match="97"):
-            list(kv.generate(model, session, 5, ignore_eos=True, draft=lambda _tokens, _most: [VOCAB]))
-    with pytest.raises(kv.errors.ArgumentError, match="all_rows"):
-        kv.generate(lambda step: model(step), prompt(7), draft="tree", ignore_eos=True)

@@ -261,7 +261,12 @@ def test_where_there_is_no_room_it_goes_on_without() -> None:
 
 def test_what_is_no_tree_is_refused_by_name() -> None:
     for source, breadth, error, match in (
-        ("prompt", 2, kv.errors.ArgumentError, r"\[draft_tree\] source: got 'prompt', allowed \"tree\", \"suffix\""),
+        (
+            "prompt",
+            2,
+            kv.errors.ArgumentError,
+            r"\[draft_tree\] source: got 'prompt' \(str\), allowed \"tree\", \"suffix\"",
+        ),
         (3, 2, kv.errors.ArgumentTypeError, r"\[draft_tree\] source"),
         ("tree", 0, kv.errors.ArgumentError, r"\[draft_tree\] breadth: got 0, allowed 1 to 8"),
         ("tree", 9, kv.errors.ArgumentError, r"\[draft_tree\] breadth: got 9, allowed 1 to 8"),
