@@ -25,6 +25,7 @@ from ._decoding import Decoding
 from ._drafting import Costs, Drafting
 from ._prediction_head import HeadDrafter
 from ._protocols import Logits, StepModel
+from ._step_rows import bounds_of
 from .draws import Draw, draw
 
 __all__ = ["Drafts", "accept", "find_drafts", "logits_of", "rows_of", "seeing"]
@@ -97,11 +98,10 @@ def seeing(model: StepModel, answers: Sequence[Decoding], failed: list[tuple[Dec
 
     def computed(step: Step, all_rows: bool = False, rows: Sequence[int] | None = None) -> Logits:
         logits, hidden = cast(_HiddenModel, model)(step, all_rows, rows, hidden=True)
-        ends = np.cumsum(np.bincount(step.sequences, minlength=len(answers))).tolist()
-        begins, tokens, positions = [0, *ends], np.asarray(step.tokens), np.asarray(step.positions)
+        bounds, tokens, positions = bounds_of(step, len(answers)), np.asarray(step.tokens), np.asarray(step.positions)
         for at, each in watching:
             assert each.drafting is not None
-            own = slice(begins[at], ends[at])
+            own = slice(bounds[at], bounds[at + 1])
             if own.start == own.stop:
                 continue
             try:
@@ -123,7 +123,7 @@ class _Rows(NamedTuple):
 def rows_of(step: Step) -> _Rows:
     """The rows whose logits decide which drafts are right, and what comes behind them."""
     wanted = np.asarray(step.drafted) + 1
-    ends = np.cumsum(np.bincount(step.sequences, minlength=len(wanted)))
+    ends = bounds_of(step, len(wanted))[1:]
     numbers = np.concatenate([np.arange(end - count, end) for end, count in zip(ends, wanted)])
     return _Rows([0, *np.cumsum(wanted).tolist()], numbers.tolist())
 
@@ -148,9 +148,9 @@ def accept(
     step: Step, answers: Sequence[Decoding], drafts: Drafts, rows: _Rows, logits: Logits
 ) -> list[tuple[Decoding, BaseException]]:
     """Records the drafts that are right, which completes the step; what the choice behind them raised, of each."""
-    counts = np.diff([*(np.searchsorted(step.sequences, range(len(answers)))), len(step.sequences)])
+    counts = np.diff(bounds_of(step, len(answers))).tolist()
     parts = [
-        _part(each, drafts.get(each, ()), int(count), begin) for each, count, begin in zip(answers, counts, rows.begins)
+        _part(each, drafts.get(each, ()), count, begin) for each, count, begin in zip(answers, counts, rows.begins)
     ]
     drawn = _drawn(parts, logits)
     checked = [_checked(part, logits, drawn) for part in parts]

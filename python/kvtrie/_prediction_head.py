@@ -35,6 +35,7 @@ from ._live import Live
 from ._locks import make_lock
 from ._own_session import OwnSession, Tokens, first_apart
 from ._protocols import Logits, StepModel
+from ._step_rows import bounds_of
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, CacheFullError, ClosedError, Error
 
@@ -411,9 +412,9 @@ def _catch_up_together(model: HeadModel, cache: _core.PrefixCache, each: Sequenc
     if not joined:
         return
     step = cache.batch([own for _, own, _ in joined], chunk=_HELD)
-    ends = np.cumsum(np.bincount(step.sequences, minlength=len(joined))).tolist()
+    bounds = bounds_of(step, len(joined))
     positions, parts = np.asarray(step.positions), []
-    for (one, _, run), begin, end in zip(joined, [0, *ends], ends):
+    for (one, _, run), begin, end in zip(joined, bounds, bounds[1:]):
         first = one.drafter._start + int(positions[begin]) - run.start
         parts.append(run.hidden[first : first + end - begin])
     logits, hidden = model.further(step, _stacked(parts))

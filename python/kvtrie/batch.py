@@ -34,6 +34,7 @@ from ._options import SamplingOptions, checked_sampling
 from ._prompt_logprobs import PromptLogprobs, judged
 from ._prompts import Prompt, token_ids, vocab_size_of
 from ._protocols import Logits, StepModel, cache_of
+from ._step_rows import bounds_of
 from .draft import Draft
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFullError, ClosedError, Error
@@ -257,8 +258,8 @@ class Batch(Live):
         if begun is None:
             return
         step, pending, drafts = begun
-        counts = np.bincount(step.sequences, minlength=len(pending))
-        prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.tokens]
+        counts = np.diff(bounds_of(step, len(pending))).tolist()
+        prompts = [(each, each.computed + n) for each, n in zip(pending, counts) if not each.tokens]
         lengths = [each.live.recorded for each in pending]
         self._flight = _Flight(step, prompts)
         failed: list[tuple[Decoding, BaseException]] = []
