@@ -8,19 +8,34 @@
 
 namespace kvtrie {
 
-SuffixIndex::SuffixIndex(std::size_t places) : capacity_((places + kBlock - 1) / kBlock) {
+SuffixIndex::SuffixIndex(std::size_t places)
+    : capacity_((places + kBlock - 1) / kBlock),
+      blocks_(capacity_ + 1),
+      heads_{ChainHeads(capacity_ * kBlock), ChainHeads(capacity_ * kBlock)} {
   require(places >= 1 && places <= kMost, "SuffixIndex", "places: got ", places, ", allowed 1 to ", kMost);
-  blocks_.reserve(capacity_ + 1);
-  blocks_.emplace_back();
-  for (auto& heads : heads_) heads.resize(capacity());
+  blocks_.add();
   by_node_.resize(capacity_);
 }
 
 SuffixIndex::~SuffixIndex() = default;
 
 std::size_t SuffixIndex::bytes() const noexcept {
-  return blocks_.capacity() * sizeof(Block) + by_node_.capacity() * sizeof(std::uint32_t) +
-         kLevels * capacity() * sizeof(Id);
+  std::size_t heads = 0;
+  for (const ChainHeads& each : heads_) heads += each.size();
+  return blocks_.bytes() + by_node_.capacity() * sizeof(std::uint32_t) + heads * sizeof(Id);
+}
+
+// Makes one block more; false: it may have no more, or there is no memory. A head for each place that blocks may have.
+bool SuffixIndex::grows() noexcept {
+  if (blocks_.size() > capacity_) return false;
+  try {
+    for (ChainHeads& each : heads_)
+      if (each.size() < blocks_.size() * kBlock) each.grow();
+    blocks_.add();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 // ---- lists of blocks ----------------------------------------------------------------------------------------------
@@ -98,10 +113,7 @@ std::uint32_t SuffixIndex::oldest_of_a_large_one(const Node* root) const noexcep
 // Makes one free where none is: of the namespace that has more than an even share, else of whom it may be. For what is
 // to be the oldest only others give theirs that have more than their share; 0: there is none.
 std::uint32_t SuffixIndex::take_free(const Node* root, const Shelf& shelf, End end) noexcept {
-  if (free_ == 0 && blocks_.size() <= capacity_) {
-    blocks_.emplace_back();
-    return static_cast<std::uint32_t>(blocks_.size() - 1);
-  }
+  if (free_ == 0 && grows()) return static_cast<std::uint32_t>(blocks_.size() - 1);
   if (free_ == 0) {
     const bool own = shelf.blocks.count > 0 && shelf.blocks.count * shelves_.size() >= capacity_;
     std::uint32_t oldest = own ? shelf.blocks.oldest : all_.oldest;
@@ -132,8 +144,10 @@ std::uint32_t SuffixIndex::open_block(Node* node, Node* root, Shelf& shelf, std:
 void SuffixIndex::add_place(Block& block, Id id, const Windows& windows, std::uint64_t salt) noexcept {
   for (std::size_t level = 0; level < kLevels; ++level) {
     if (!windows.full(level)) continue;
-    const std::size_t at = place_of(mix(windows.hash(level) ^ salt), heads_[level].size());
-    Id& head = heads_[level][at];
+    ChainHeads& heads = heads_[level];
+    const std::size_t last = heads.tables() - 1;
+    const std::size_t at = heads.begin_of(last) + place_of(mix(windows.hash(level) ^ salt), heads.size_of(last));
+    Id& head = heads[at];
     block.links[level][id % kBlock] = {head, kHead | static_cast<Id>(at)};
     if (head != 0) link(level, head).previous = id;
     head = id;

@@ -17,22 +17,24 @@
 // A block knows a node that its places are in; where that one was split since, they lie in it or above. So a split
 // changes nothing here; a join and a removal go over the blocks of one node.
 //
-// Bounds. Everything is taken when it is made: about 28 bytes for each place that it may have (`bytes`). Where no block
-// is free the oldest goes; a namespace that has more than an even share of the blocks gives its own oldest. Its tokens
-// are in the tree then, and unknown here until they leave the tree and come back. Tokens that were there before the
-// index are read behind the others, as older ones than all that it has; where there is no room they stay unknown. A
+// Bounds. Memory is taken in pieces as places come, about 28 bytes for each (`bytes`, suffix_room.h), and kept; a
+// quarter of a byte for each place that it may have is taken when it is made. Where no block is free, or there is no
+// memory for one, the oldest goes; a namespace that has more than an even share of the blocks gives its own oldest. Its
+// tokens are in the tree then, and unknown here until they leave the tree and come back. Tokens that were there before
+// the index are read behind the others, as older ones than all that it has; where there is no room they stay unknown. A
 // block that a short node begins has fewer places than 16. A look-up compares at most 64 places for each of its
 // windows, 64 tokens back.
 //
-// Cost: O(1) for each token that comes or goes, O(64 * 64) for a look-up, and O(children) at nodes that its result goes
-// through. Errors: only making it fails; where there is no memory for a namespace its tokens stay unknown. Threads:
-// those of the trie, which calls what changes it. Units: tokens; places count them from the root.
+// Cost: O(1) for each token that comes or goes; of a look-up O(64 * 64), O(log places) heads, and O(children) at nodes
+// that its result goes through. Errors: only making it fails; where there is no memory for a namespace its tokens stay
+// unknown. Threads: those of the trie, which calls what changes it. Units: tokens; places count them from the root.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -40,6 +42,7 @@
 
 #include "trie/alternatives.h"
 #include "trie/node.h"
+#include "trie/suffix_room.h"
 
 namespace kvtrie {
 
@@ -73,7 +76,7 @@ class SuffixIndex {
 
   std::size_t capacity() const noexcept { return capacity_ * kBlock; }  // places
   std::size_t size() const noexcept { return size_; }                   // places that it has
-  std::size_t bytes() const noexcept;                                   // taken, places or not
+  std::size_t bytes() const noexcept;                                   // taken by now, places or not
   // Each place: a node that it is in or above, and the tokens from the root to behind it. In no particular order.
   void visit(const std::function<void(const Node&, std::int32_t)>& each) const;
   void check(std::vector<std::string>& findings) const;  // every invariant: suffix_index_check.cpp; O(places)
@@ -115,6 +118,7 @@ class SuffixIndex {
   std::uint32_t open_block(Node* node, Node* root, Shelf& shelf, std::int32_t from, End end);
   std::uint32_t tail_of(const Node* node, std::int32_t end) const noexcept;
   std::uint32_t oldest_of_a_large_one(const Node* root) const noexcept;
+  bool grows() noexcept;
   std::uint32_t take_free(const Node* root, const Shelf& shelf, End end) noexcept;
   void add_place(Block& block, Id id, const Windows& windows, std::uint64_t salt) noexcept;
   void drop(std::uint32_t number) noexcept;
@@ -127,6 +131,7 @@ class SuffixIndex {
   void append_to(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
   void prepend_to(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
   void remove_from(AgeList& list, Ages Block::*ages, std::uint32_t number) noexcept;
+  static std::optional<Found> found_at(const Block& block, std::int32_t end, std::size_t most);
   std::vector<Found> longest(std::size_t level, const Shelf& shelf, const Node* root, std::span<const Token> tokens,
                              std::size_t most) const;
 
@@ -135,10 +140,10 @@ class SuffixIndex {
   std::uint32_t& first_of(const Node* node) noexcept { return by_node_[node_bucket(node)]; }
   std::size_t node_bucket(const Node* node) const noexcept;
 
-  std::size_t capacity_;                        // blocks
-  std::vector<Block> blocks_;                   // room for all from the start; number 0 is none
-  std::array<std::vector<Id>, kLevels> heads_;  // of chains
-  std::vector<std::uint32_t> by_node_;          // the first block of each hash
+  std::size_t capacity_;                   // blocks
+  InPieces<Block> blocks_;                 // number 0 is none
+  std::array<ChainHeads, kLevels> heads_;  // of chains
+  std::vector<std::uint32_t> by_node_;     // the first block of each hash
   std::uint32_t free_ = 0;
   AgeList all_;
   std::unordered_map<const Node*, Shelf> shelves_;  // by root

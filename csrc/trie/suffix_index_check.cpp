@@ -101,6 +101,7 @@ class SuffixIndexCheck {
 
   // Links point back at each other, and as many heads as there are first places point at one.
   void check_chains(std::size_t level) {
+    tables_ = tables_of(level);
     std::size_t firsts = 0, listed = 0;
     for (std::uint32_t number = of_.all_.oldest; number != 0; number = of_.blocks_[number].of_all.newer) {
       for (std::uint32_t slot = 0; slot < of_.blocks_[number].count; ++slot) {
@@ -112,7 +113,8 @@ class SuffixIndexCheck {
       }
     }
     const auto& heads = of_.heads_[level];
-    const auto used = heads.size() - static_cast<std::size_t>(std::count(heads.begin(), heads.end(), 0U));
+    std::size_t used = 0;
+    for (std::size_t at = 0; at < heads.size(); ++at) used += heads[at] != 0 ? 1 : 0;
     expect(used == firsts, "chains of ", SuffixIndex::kWindow[level], ": ", used, " heads, ", firsts, " first places");
     expect(listed == wanted_[level], "chains of ", SuffixIndex::kWindow[level], ": ", listed, " places of ",
            wanted_[level]);
@@ -120,30 +122,43 @@ class SuffixIndexCheck {
 
   // Whether it is the first of its chain, which all places with the same window are in.
   bool check_link(std::size_t level, SuffixIndex::Id id, const SuffixIndex::Link& link) {
-    const std::size_t head = head_of(level, id);
+    const std::size_t head = head_of(level, id, tables_[id]);
     const bool first = (link.previous & SuffixIndex::kHead) != 0;
     const SuffixIndex::Id from =
         first ? of_.heads_[level][link.previous & ~SuffixIndex::kHead] : of_.link(level, link.previous).next;
     expect(from == id, "place ", id, ": what comes before it in its chain leads elsewhere");
-    expect(first ? head == (link.previous & ~SuffixIndex::kHead) : head == head_of(level, link.previous), "place ", id,
-           ": in another chain");
+    expect(first ? head == (link.previous & ~SuffixIndex::kHead) : head == head_of(level, link.previous, tables_[id]),
+           "place ", id, ": in another chain");
     expect(link.next == 0 || of_.link(level, link.next).previous == id, "place ", id, ": its chain's links disagree");
     return first;
   }
 
-  // By the tokens that are before it now.
-  std::size_t head_of(std::size_t level, SuffixIndex::Id id) const {
+  // Of each place, the table that its chain is in; 0: in none.
+  std::vector<std::size_t> tables_of(std::size_t level) const {
+    std::vector<std::size_t> tables(of_.blocks_.size() * SuffixIndex::kBlock);
+    const ChainHeads& heads = of_.heads_[level];
+    for (std::size_t at = 0, walked = 0; at < heads.size(); ++at) {
+      for (SuffixIndex::Id id = heads[at]; id != 0 && walked <= of_.size_; id = of_.link(level, id).next, ++walked)
+        tables[id] = heads.table_of(at);
+    }
+    return tables;
+  }
+
+  // In that table, by the tokens that are before it now.
+  std::size_t head_of(std::size_t level, SuffixIndex::Id id, std::size_t table) const {
     const SuffixIndex::Block& block = of_.blocks_[id / SuffixIndex::kBlock];
     const auto shelf = of_.shelves_.find(block.root);
     if (block.node == nullptr || shelf == of_.shelves_.end()) return of_.heads_[level].size();
     const std::int32_t end = block.from + static_cast<std::int32_t>(id % SuffixIndex::kBlock) + 1;
     const SuffixIndex::Windows windows(block.node, end);
-    return place_of(mix(windows.hash(level) ^ shelf->second.salt), of_.heads_[level].size());
+    const ChainHeads& heads = of_.heads_[level];
+    return heads.begin_of(table) + place_of(mix(windows.hash(level) ^ shelf->second.salt), heads.size_of(table));
   }
 
   const SuffixIndex& of_;
   std::vector<std::string>& findings_;
   std::array<std::size_t, SuffixIndex::kLevels> wanted_{};
+  std::vector<std::size_t> tables_;  // of the level that is looked at
 };
 
 void SuffixIndex::check(std::vector<std::string>& findings) const { SuffixIndexCheck(*this, findings).run(); }

@@ -42,24 +42,35 @@ std::vector<SuffixIndex::Found> SuffixIndex::longest(std::size_t level, const Sh
   const Windows windows(tokens);
   if (!windows.full(level)) return best;
   std::size_t furthest = kWindow[level], compared = 0;
-  Id id = heads_[level][place_of(mix(windows.hash(level) ^ shelf.salt), heads_[level].size())];
-  for (; id != 0 && compared < kCompared; id = link(level, id).next) {
-    const Block& block = blocks_[id / kBlock];
-    if (block.root != root) continue;
-    const std::int32_t end = block.from + static_cast<std::int32_t>(id % kBlock) + 1;
-    const std::size_t length = common_suffix(block.node, end, tokens);
-    if (length < kWindow[level]) continue;
-    ++compared;
-    if (length < furthest) continue;
-    const Node* node = UpwardTokens(block.node, end).node();
-    Found found{node, end, {continuation_behind(node, end, most), 0, true}};
-    if (found.vote.tokens.empty()) continue;
-    found.vote.last_used = (end < node->end() ? node : last_used_child(node))->last_used();
-    if (length > furthest) best.clear();
-    furthest = length;
-    best.push_back(std::move(found));
+  const ChainHeads& heads = heads_[level];
+  const std::uint64_t hash = mix(windows.hash(level) ^ shelf.salt);
+  for (std::size_t table = heads.tables(); table-- > 0;) {
+    Id id = heads[heads.begin_of(table) + place_of(hash, heads.size_of(table))];
+    for (; id != 0 && compared < kCompared; id = link(level, id).next) {
+      const Block& block = blocks_[id / kBlock];
+      if (block.root != root) continue;
+      const std::int32_t end = block.from + static_cast<std::int32_t>(id % kBlock) + 1;
+      const std::size_t length = common_suffix(block.node, end, tokens);
+      if (length < kWindow[level]) continue;
+      ++compared;
+      if (length < furthest) continue;
+      std::optional<Found> found = found_at(block, end, most);
+      if (!found) continue;
+      if (length > furthest) best.clear();
+      furthest = length;
+      best.push_back(*std::move(found));
+    }
   }
   return best;
+}
+
+// None where nothing follows that place.
+std::optional<SuffixIndex::Found> SuffixIndex::found_at(const Block& block, std::int32_t end, std::size_t most) {
+  const Node* node = UpwardTokens(block.node, end).node();
+  Found found{node, end, {continuation_behind(node, end, most), 0, true}};
+  if (found.vote.tokens.empty()) return std::nullopt;
+  found.vote.last_used = (end < node->end() ? node : last_used_child(node))->last_used();
+  return found;
 }
 
 Tokens SuffixIndex::continuation(const Node* from, std::span<const Token> rest, std::size_t most) const {

@@ -6,27 +6,16 @@
 #include <random>
 
 #include "naive_suffixes.h"
+#include "suffix_helpers.h"
 #include "trie/continuation.h"
-#include "trie_helpers.h"
 
 namespace kvtrie {
 namespace {
 
 using oracle::NaiveSuffixes;
+using testing::add_path;
 using testing::letters;
 using testing::text;
-
-// Adds what is missing, splitting where it has to; that is a use. The node where `tokens` end.
-Node* add(Trie& trie, std::string_view name_space, const Tokens& tokens) {
-  Node* root = trie.root(name_space);
-  const Match match = trie.match_below(root, tokens);
-  Node* node = match.length < match.node->end() ? trie.split(match.node, match.length) : match.node;
-  const auto rest = std::span<const Token>(tokens).subspan(static_cast<std::size_t>(match.length));
-  if (!rest.empty())
-    node = trie.add_child(node, rest, std::make_unique<testing::TextPayload>(letters(rest), node->end()));
-  trie.touch(node);
-  return node;
-}
 
 std::string behind(const Trie& trie, std::string_view name_space, std::string_view words, std::size_t most = 8) {
   Node* root = trie.find_root(name_space);
@@ -36,8 +25,8 @@ std::string behind(const Trie& trie, std::string_view name_space, std::string_vi
 TEST(SuffixIndex, GoesOnWhereAnyPathDid) {
   Trie trie;
   trie.index_suffixes(1000);
-  add(trie, "n", text("the cat sat on the mat"));
-  add(trie, "n", text("a dog and a cat sat down"));
+  add_path(trie, "n", text("the cat sat on the mat"));
+  add_path(trie, "n", text("a dog and a cat sat down"));
   EXPECT_EQ(behind(trie, "n", "my cat sat"), " down");          // " cat sat": both, the later one by its use
   EXPECT_EQ(behind(trie, "n", "see the cat sat"), " on the ");  // four more letters agree
   EXPECT_EQ(behind(trie, "n", "xy"), "");
@@ -52,7 +41,7 @@ TEST(SuffixIndex, ManyWinOverTheLatest) {
   Trie trie;
   trie.index_suffixes(1000);
   for (const char* each : {"1 say yes please", "2 say yes thanks", "3 say yes please", "4 say no"})
-    add(trie, "n", text(each));
+    add_path(trie, "n", text(each));
   EXPECT_EQ(behind(trie, "n", "5 say", 4), " yes");
   EXPECT_EQ(behind(trie, "n", "5 say", 20), " yes please");
   EXPECT_EQ(behind(trie, "n", "5 say n", 20), "o");
@@ -61,10 +50,10 @@ TEST(SuffixIndex, ManyWinOverTheLatest) {
 TEST(SuffixIndex, OtherNamespacesAreUnknown) {
   Trie trie;
   trie.index_suffixes(1000);
-  add(trie, "a", text("the secret word"));
+  add_path(trie, "a", text("the secret word"));
   trie.lock(trie.root("b"));
   EXPECT_EQ(behind(trie, "b", "the secret"), "");
-  add(trie, "b", text("no secret at all"));
+  add_path(trie, "b", text("no secret at all"));
   EXPECT_EQ(behind(trie, "b", "the secret"), " at all");
   EXPECT_EQ(behind(trie, "a", "no secret"), " word");
   testing::expect_sound(trie);
@@ -73,7 +62,7 @@ TEST(SuffixIndex, OtherNamespacesAreUnknown) {
 TEST(SuffixIndex, NeverProposesMedia) {
   Trie trie;
   trie.index_suffixes(1000);
-  add(trie, "n", {1, 2, 3, 4, -7, -7, 5});
+  add_path(trie, "n", {1, 2, 3, 4, -7, -7, 5});
   Node* root = trie.root("n");
   EXPECT_EQ(trie.suffixes()->continuation(root, Tokens{1, 2, 3}, 9), (Tokens{4}));
   EXPECT_EQ(trie.suffixes()->continuation(root, Tokens{2, 3, 4}, 9), (Tokens{}));
@@ -82,8 +71,8 @@ TEST(SuffixIndex, NeverProposesMedia) {
 
 TEST(SuffixIndex, ReadsWhatWasThereBefore) {
   Trie trie;
-  Node* old = add(trie, "n", text("said long ago"));
-  add(trie, "n", text("said today"));
+  Node* old = add_path(trie, "n", text("said long ago"));
+  add_path(trie, "n", text("said today"));
   trie.index_suffixes(1000);
   EXPECT_TRUE(trie.reads_suffixes());
   EXPECT_EQ(trie.suffixes()->size(), 0U);
@@ -103,9 +92,9 @@ TEST(SuffixIndex, ReadsWhatWasThereInPieces) {
   for (std::size_t i = 0; i < kPaths; ++i) {
     Tokens path{static_cast<Token>(100 + i)};
     while (path.size() < kLength) path.push_back(static_cast<Token>(path.size() % 7));
-    add(trie, i % 2 == 0 ? "a" : "b", path);
+    add_path(trie, i % 2 == 0 ? "a" : "b", path);
   }
-  add(trie, "a", testing::counting(kLong));
+  add_path(trie, "a", testing::counting(kLong));
   trie.index_suffixes(1 << 14);
   std::size_t calls = 0;
   for (bool more = true; more; ++calls) {
@@ -126,10 +115,10 @@ TEST(SuffixIndex, ReadsTheLatestFirst) {
   for (Token i = 0; i < 100; ++i) {
     Tokens path(SuffixIndex::kBlock, i);
     path.front() = 1000 + i;
-    add(trie, "n", path);
+    add_path(trie, "n", path);
   }
   trie.index_suffixes(20 * SuffixIndex::kBlock);
-  add(trie, "n", Tokens(SuffixIndex::kBlock, 500));
+  add_path(trie, "n", Tokens(SuffixIndex::kBlock, 500));
   while (trie.read_suffixes(50)) testing::expect_sound(trie);
   const auto known = [&](Token i) {
     return trie.suffixes()->continuation(trie.root("n"), Tokens{i, i, i}, 1) == Tokens{i};
@@ -139,7 +128,7 @@ TEST(SuffixIndex, ReadsTheLatestFirst) {
   for (Token i = 90; i < 100; ++i) EXPECT_TRUE(known(i)) << i;  // of the last eighth of all uses
   EXPECT_EQ(trie.suffixes()->size(), 20 * SuffixIndex::kBlock);
   EXPECT_FALSE(trie.read_suffixes(50));
-  add(trie, "n", Tokens(SuffixIndex::kBlock, 501));  // what comes later displaces the oldest
+  add_path(trie, "n", Tokens(SuffixIndex::kBlock, 501));  // what comes later displaces the oldest
   EXPECT_TRUE(known(501));
   testing::expect_sound(trie);
 }
@@ -150,9 +139,9 @@ TEST(SuffixIndex, ReadsEverybodysShare) {
   for (Token i = 0; i < 50; ++i) {
     Tokens path(SuffixIndex::kBlock, i);
     path.front() = 1000 + i;
-    add(trie, "quiet", path);
+    add_path(trie, "quiet", path);
   }
-  add(trie, "flood", testing::counting(100 * SuffixIndex::kBlock));
+  add_path(trie, "flood", testing::counting(100 * SuffixIndex::kBlock));
   trie.index_suffixes(40 * SuffixIndex::kBlock);
   while (trie.read_suffixes(64)) testing::expect_sound(trie);
   std::size_t quiet = 0;
@@ -170,10 +159,10 @@ TEST(SuffixIndex, TheOldestGoesFirst) {
   Trie trie;
   trie.index_suffixes(3 * SuffixIndex::kBlock);
   for (const char* each : {"1: sixteen long..", "2: sixteen long..", "3: sixteen long.."}) {
-    add(trie, "n", text(std::string_view(each).substr(0, 16)));
+    add_path(trie, "n", text(std::string_view(each).substr(0, 16)));
   }
   EXPECT_EQ(behind(trie, "n", "1: si", 3), "xte");
-  add(trie, "n", text("4: something"));
+  add_path(trie, "n", text("4: something"));
   EXPECT_EQ(behind(trie, "n", "1: si", 3), "xte");  // by the other two
   EXPECT_EQ(behind(trie, "n", "\n1:", 3), "");
   EXPECT_EQ(behind(trie, "n", "\n2: ", 3), "six");
@@ -185,29 +174,12 @@ TEST(SuffixIndex, TheOldestGoesFirst) {
 TEST(SuffixIndex, AFloodTakesNoMoreThanItsShare) {
   Trie trie;
   trie.index_suffixes(8 * SuffixIndex::kBlock);
-  add(trie, "quiet", testing::counting(3 * SuffixIndex::kBlock));
-  add(trie, "flood", testing::counting(100 * SuffixIndex::kBlock));
+  add_path(trie, "quiet", testing::counting(3 * SuffixIndex::kBlock));
+  add_path(trie, "flood", testing::counting(100 * SuffixIndex::kBlock));
   EXPECT_EQ(trie.suffixes()->size(), 8 * SuffixIndex::kBlock);
   for (Token token = 2; token + 1 < static_cast<Token>(3 * SuffixIndex::kBlock); ++token)
     EXPECT_EQ(trie.suffixes()->continuation(trie.root("quiet"), Tokens{token - 2, token - 1, token}, 1),
               (Tokens{token + 1}));
-  testing::expect_sound(trie);
-}
-
-// What it takes is what it says, whatever comes; what the goal of 40 bytes a token leaves for nodes is theirs.
-TEST(SuffixIndex, TakesItsBytesOnce) {
-  Trie trie;
-  trie.index_suffixes(1 << 16);
-  const std::size_t bytes = trie.suffixes()->bytes();
-  EXPECT_LT(bytes, std::size_t{30} << 16);
-  std::mt19937_64 random(7);
-  for (int i = 0; i < 200; ++i) {
-    Tokens tokens(1000);
-    for (Token& token : tokens) token = static_cast<Token>(random() % 50);
-    add(trie, "n", tokens);
-  }
-  EXPECT_EQ(trie.suffixes()->bytes(), bytes);
-  EXPECT_LE(trie.suffixes()->size(), trie.suffixes()->capacity());
   testing::expect_sound(trie);
 }
 
@@ -302,7 +274,7 @@ class Driver {
       tokens.insert(tokens.begin(), path.begin(), path.begin() + static_cast<std::ptrdiff_t>(below(path.size()) + 1));
     }
     const auto known = static_cast<std::size_t>(trie_.match(name, tokens).length);
-    add(trie_, name, tokens);
+    add_path(trie_, name, tokens);
     twin_.added(name, tokens, known);
   }
 

