@@ -159,10 +159,10 @@ class House:
         pages = 1 if hasattr(self, "_page") else 0
         gc.collect()
         counts = self.engine.batcher.stats
-        if not self.until(lambda: counts()["active"] + counts()["waiting"] == 0):
-            return f"requests are left: {counts()}"
         if not self.until(lambda: len(asyncio.all_tasks(self.loop)) <= _OF_A_PAGE * pages):
-            return f"tasks are left: {asyncio.all_tasks(self.loop)}"
+            return f"tasks are left: {asyncio.all_tasks(self.loop)}, and requests: {counts()}"
+        if not self.until(lambda: counts()["active"] + counts()["waiting"] == 0):  # no task is there to bring another
+            return f"requests are left: {counts()}"
         gc.collect()  # what those had
         totals = counts()
         if totals["submitted"] != totals["finished"] + totals["cancelled"] + totals["failed"]:

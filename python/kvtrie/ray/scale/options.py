@@ -13,7 +13,6 @@ from typing import ClassVar, Literal, Optional
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ..._arguments import shown
 from ...errors import ArgumentError
 from ...serve.opening import ServeOptions
 
@@ -68,4 +67,4 @@ class ScaleOptions(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(each) for each in first["loc"])
-            raise ArgumentError(f"[scale] {where}: got {shown(first['input'])}, allowed: {first['msg']}") from None
+            raise ArgumentError(f"[scale] {where}: got {first['input']!r}, allowed: {first['msg']}") from None
