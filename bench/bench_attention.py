@@ -24,13 +24,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from built import built
 from report import Report, Rows, arguments
-from timing import Race, human, lesser_level, openblas_kernels_wanted, race
+from timing import Race, human, lesser_level, openblas_kernels_wanted, processor_seconds, race
 
 KV_HEADS = 8
 MIB = 1 << 20
@@ -258,21 +259,14 @@ def formats(library: Library, report: Report, rounds: int) -> None:
 def before(library: Library, other: Library, report: Report, rounds: int) -> None:
     """One row, this build and another in turns."""
 
-    def clocked(call: Callable[[], None], calls: int) -> Callable[[], float]:
-        def seconds() -> float:
-            begin = time.process_time()
-            for _ in range(calls):
-                call()
-            return (time.process_time() - begin) / calls
-
-        return seconds
-
     for dim, group in ((128, 1), (128, 4), (128, 7), (128, 8), (64, 3), (64, 5), (64, 7)):
         for length in (512, 4096):
             for dtype in ("float32", "float16", *SMALL):
                 made = spec(length, dtype, dim=dim, group=group, layers=1 if length == 512 else 2)
                 cases = {"now": library.open(made), "before": other.open(made)}
-                sides = {name: clocked(case.side("ours"), 16384 // length) for name, case in cases.items()}
+                sides = {
+                    name: partial(processor_seconds, case.side("ours"), 16384 // length) for name, case in cases.items()
+                }
                 timed = race(sides, rounds=rounds, clocked=sides)
                 for case in cases.values():
                     case.close()
@@ -308,14 +302,6 @@ def draw(axes: Any, rows: Rows) -> None:
     axes.legend(ncols=2, fontsize=7)
 
 
-def newest_library() -> Path:
-    """The yardstick library of the newest build."""
-    found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_attention.*"))
-    if not found:
-        raise SystemExit("bench_attention: libyardstick_attention is not built (cmake target yardstick_attention)")
-    return max(found, key=lambda file: file.stat().st_mtime)
-
-
 def main() -> None:
     """Print one row for each case of every part."""
     parser = arguments(__doc__)
@@ -325,7 +311,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--full", action="store_true", help="decode: every head size, group and length")
     options = parser.parse_args()
-    library = Library(options.library or newest_library())
+    library = Library(options.library or built("yardstick_attention"))
     report = Report("How near does attention come to reading its K and V once? (32 heads on 8)", options.json)
     report.note(f"device {library.lib.attention_device().decode()}")
     if library.blas is None:

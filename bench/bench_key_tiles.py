@@ -8,12 +8,13 @@ as in attention. What the scores take is the time of both less that of the value
 from __future__ import annotations
 
 import ctypes
-import time
 from pathlib import Path
 
 import numpy as np
 
+from built import built
 from report import Report, arguments
+from timing import processor_seconds
 
 DIM, ROW, BLOCK, SIDES = 128, 136, 32, {"floats": 0, "tiles": 1, "values": 2}
 
@@ -39,16 +40,10 @@ class Yardstick:
 
     def run(self, side: str, lines: int, blocks: int) -> float:
         """Process CPU seconds of one pass over all keys."""
-        begin = time.process_time()
-        self.lib.key_tiles_run(
-            SIDES[side],
-            self.keys.ctypes.data_as(ctypes.c_void_p),
-            len(self.keys),
-            lines,
-            blocks,
-            self.scores.ctypes.data_as(ctypes.c_void_p),
+        keys, scores = (each.ctypes.data_as(ctypes.c_void_p) for each in (self.keys, self.scores))
+        return processor_seconds(
+            lambda: self.lib.key_tiles_run(SIDES[side], keys, len(self.keys), lines, blocks, scores)
         )
-        return time.process_time() - begin
 
     def check(self, side: str, lines: int) -> None:
         """Refuse scores that are not those of the numbers."""
@@ -67,10 +62,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=32768, help="a multiple of 512")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
-    found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_key_tiles.*"))
-    if not found:
-        raise SystemExit("bench_key_tiles: libyardstick_key_tiles is not built (cmake target yardstick_key_tiles)")
-    stick = Yardstick(max(found, key=lambda file: file.stat().st_mtime), options.keys)
+    stick = Yardstick(built("yardstick_key_tiles"), options.keys)
     report = Report("Scores of keys in q8_0: tiles of integers beside floats", options.json)
     if not stick.lib.key_tiles_available():
         report.note("this processor has no AMX tiles of integers, or Linux gives none: nothing is timed")

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
+from built import built
 from colours import GUIDE, SOFT
 from report import Report, Rows, arguments
 from timing import human, openblas_kernels_wanted, race
@@ -72,10 +73,7 @@ class Reader:
     """Reads ``numbers`` with two threads, each as ``streams`` streams; a call gives the seconds."""
 
     def __init__(self, numbers: np.ndarray, streams: int) -> None:
-        found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_read.*"))
-        if not found:
-            raise SystemExit("bench_matmul: libyardstick_read is not built (cmake target yardstick_read)")
-        self._read = ctypes.CDLL(str(max(found, key=lambda path: path.stat().st_mtime))).read_yardstick
+        self._read = ctypes.CDLL(str(built("yardstick_read"))).read_yardstick
         self._read.restype = ctypes.c_double
         self._numbers, self._streams = numbers, streams
         self._total = ctypes.c_float()

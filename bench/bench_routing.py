@@ -9,13 +9,13 @@ one replica; summaries of 1,024 fingerprints, each all new.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 
 from kvtrie.ray.scale.routing import Affinity, Prompt, Replica
 from kvtrie.ray.scale.shortlist import Index, Shortlist
 from kvtrie.ray.scale.summaries import SIZE
 from report import Report, arguments
+from timing import processor_seconds
 
 _BLOCKS = 187  # of a prompt of 12,000 tokens
 _PROMPTS = 10
@@ -61,9 +61,7 @@ def measure(count: int, size: int, dice: random.Random) -> tuple[float, float, f
 
 def milliseconds(do: Callable[[], object]) -> float:
     """CPU time of a call."""
-    begin = time.process_time()
-    do()
-    return (time.process_time() - begin) * 1000
+    return processor_seconds(do) * 1000
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from built import newest
 from colours import SERIES
 from peers.radix import OWN, PREFIX, Ours, Side, available
 from report import Report, arguments
@@ -152,12 +153,6 @@ def from_python(report: Report) -> None:
         report.row(f"call from Python: {name:<20} {timing}", operation="call", side=name, timing=timing)
 
 
-def find_program() -> Path | None:
-    """The newest build of trie_bench."""
-    found = Path(__file__).resolve().parent.parent.glob("build/*/bench/trie_bench")
-    return max(found, key=lambda file: file.stat().st_mtime, default=None)
-
-
 def native(report: Report, program: Path, least: float) -> None:
     """The rows of the Google Benchmark executable, in seconds per operation."""
     command = [str(program), f"--benchmark_filter={NATIVE}", f"--benchmark_min_time={least}"]
@@ -214,7 +209,7 @@ def main() -> None:
         compare(report, kinds, leaves, options.rounds)
         gc.collect()
     from_python(report)
-    program = options.program or find_program()
+    program = options.program or newest("trie_bench")
     if program is None:
         report.note("left out: the trie without Python (build the target trie_bench)")
     else:

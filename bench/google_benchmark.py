@@ -8,19 +8,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from built import built
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-
-
-def executable(name: str) -> Path:
-    """The newest build of bench/NAME.cpp."""
-    found = sorted(ROOT.glob(f"build/*/bench/{name}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise SystemExit(f"{name} is not built: ./dev bench builds it")
-    return found[-1]
 
 
 def run(name: str, *, only: str = ".", repetitions: int = 9, seconds: float = 0.05) -> dict[str, list[dict[str, Any]]]:
@@ -29,7 +21,7 @@ def run(name: str, *, only: str = ".", repetitions: int = 9, seconds: float = 0.
     ``only``: a regular expression over names. ``seconds``: the least time of one repetition.
     """
     command = [
-        str(executable(name)),
+        str(built(name)),
         f"--benchmark_filter={only}",
         f"--benchmark_repetitions={repetitions}",
         f"--benchmark_min_time={seconds}",

@@ -24,6 +24,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from built import built
+
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = ROOT / "bench" / "instructions.json"
 TIMES = 500  # operations in one run; kTimes of instructions_main.h
@@ -43,14 +45,6 @@ FLAT = 1.2  # most that the most may take over FEW, for:
 INDEPENDENT = ("evict", "cells", "points", "spaced", "again", "begin", "branch", "decode", "new", "outside")
 
 Counts = dict[str, dict[str, float]]
-
-
-def find_program(name: str) -> Path:
-    """The newest build of a program."""
-    found = sorted(ROOT.glob(f"build/*/bench/{name}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        sys.exit(f"instructions: build the target {name} first (-DKVTRIE_BENCH=ON)")
-    return found[-1].resolve()
 
 
 def count(program: Path, operation: str, size: int) -> float:
@@ -108,10 +102,10 @@ def main() -> int:
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
         sys.exit("instructions: valgrind is missing (Debian package valgrind)")
-    programs = {name: find_program(name) for name in PROGRAMS}
+    programs = {name: built(name) for name in PROGRAMS}
     command = [programs["trie_instructions"], "--built"]
-    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    print(f"instructions per operation, {built}, tolerance {TOLERANCE:.0%}")
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    print(f"instructions per operation, {made}, tolerance {TOLERANCE:.0%}")
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda item: count(programs[item[0]], *item[1:]), reversed(WORK)))[::-1]
@@ -119,10 +113,10 @@ def main() -> int:
     for (_, operation, size), result in zip(WORK, results):
         counts.setdefault(operation, {})[str(size)] = result
     if options.renew:
-        EXPECTED.write_text(json.dumps({"built": built, "instructions": counts}, indent=1) + "\n")
+        EXPECTED.write_text(json.dumps({"built": made, "instructions": counts}, indent=1) + "\n")
     written = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {"built": "nothing", "instructions": {}}
     findings = compare(counts, written["instructions"])
-    if findings and written["built"] != built:
+    if findings and written["built"] != made:
         print(f"  not judged: the file was written with {written['built']}")
         findings = []
     findings += growth(counts)

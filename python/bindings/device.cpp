@@ -150,6 +150,12 @@ DeviceHandlePtr from_opencl(const Typed<"object">& context, const Typed<"object"
   return handle;
 }
 
+// How many of something a bench lets one kernel do; none: as the device does.
+std::optional<std::int32_t> most_of(const Typed<"int | None">& value, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  return static_cast<std::int32_t>(to_integer(value, "Device", name, 0, std::numeric_limits<std::int32_t>::max()));
+}
+
 // Read-only property of the device's description.
 template <class Value>
 auto info(Value cl::DeviceInfo::*member) {
@@ -298,10 +304,7 @@ context of several devices without a queue, and for a device that ``devices()`` 
   c.def(
       "_norm_in_products",
       [](DeviceHandle& self, const Typed<"int | None">& numbers) {
-        std::optional<std::int64_t> most;
-        if (!numbers.is_none())
-          most = to_integer(numbers, "Device", "numbers", 0, std::numeric_limits<std::int32_t>::max());
-        ops::set_norm_numbers(*self.open(), most);
+        ops::set_norm_numbers(*self.open(), most_of(numbers, "numbers"));
       },
       py::arg("numbers"),
       "For benches: up to how many numbers of x, rows times k, products norm them themselves; None: as the device "
@@ -309,12 +312,7 @@ context of several devices without a queue, and for a device that ``devices()`` 
   c.def(
       "_merge_in_attention",
       [](DeviceHandle& self, const Typed<"int | None">& splits) {
-        std::optional<std::int32_t> most;
-        if (!splits.is_none()) {
-          most = static_cast<std::int32_t>(
-              to_integer(splits, "Device", "splits", 0, std::numeric_limits<std::int32_t>::max()));
-        }
-        ops::set_merged_splits(*self.open(), most);
+        ops::set_merged_splits(*self.open(), most_of(splits, "splits"));
       },
       py::arg("splits"),
       "For benches: up to how many splits of a row attention merges those of few rows itself; None: as the device "

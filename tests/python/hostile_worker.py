@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import random
 import resource
 import sys
@@ -387,6 +388,8 @@ def main(seed: int, count: int, folder: Path, first: int = 0) -> None:
     limit = 6 << 30  # bytes of addresses: what asks for more by mistake is told so
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     chance, calls = random.Random(seed), all_calls()
+    folder = folder.resolve()
+    os.chdir(folder)  # a hostile text may be the name of a file that a call writes
     VALID["disk"] = lambda: str(folder / "tier")
     faults: dict[str, Fault] = {}
     with (folder / "now").open("w") as now:
