@@ -42,6 +42,7 @@ from ._drafting import MOST_STATES, Costs, Drafting
 from ._prompt_logprobs import PromptLogprobs
 from ._prompts import position_limit_of, vocab_size_of
 from ._protocols import Logits, StepModel
+from ._step_seconds import StepSeconds
 from ._values import Reason
 from .awaited import Left
 from .draft import Draft, drafters
@@ -105,7 +106,8 @@ def drafting_of(model: StepModel, draft: Draft, costs: Costs | None = None) -> D
         return None
     if not takes(model, "all_rows"):
         raise ArgumentError("[generate] draft: got a model that takes no all_rows, allowed one that gives them")
-    drafting = Drafting(found, costs, vocab_size_of(model))
+    own = Costs(StepSeconds.known(model, shared=False)) if costs is None else costs
+    drafting = Drafting(found, own, vocab_size_of(model))
     if drafting.breadth > 1 and (costs is not None or drafting.watches):
         where, why = ("batch", "lines of drafts") if costs is not None else ("generate", "one of the two")
         beside = "" if costs is not None else " beside a prediction head"

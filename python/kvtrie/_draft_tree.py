@@ -27,7 +27,9 @@ import numpy.typing as npt
 
 from . import _core
 from ._arguments import converting, refusal, shown
-from ._draft_costs import GAIN, KEPT, Costs, counts, lower_quartile
+from ._draft_chance import Chance
+from ._draft_costs import GAIN, Costs, counts
+from ._step_seconds import KEPT, lower_quartile
 from ._whole import Whole
 from .errors import ArgumentError
 
@@ -128,31 +130,31 @@ class Trees:
         """How likely the next choice is right where those before it were wrong; 1/2 where nothing is known."""
         return (self._right + _UNKNOWN) / (self._tried + 1)
 
-    def chance_of_one(self, chance: float) -> float:
+    def chance_of_one(self, chance: Chance) -> Chance:
         """That the first choice is right, or the next one; ``chance``: of the first."""
-        return chance + (1 - chance) * self.chance
+        return chance.first_is(chance.first + (1 - chance.first) * self.chance)
 
     def seconds(self, paths: int, rows: int, costs: Costs) -> float:
         """Of a step of so many rows; ``costs``: of lines."""
         ratios = self._ratios.get(paths)
-        return costs.of(rows) * (lower_quartile(ratios) if ratios else 1.0)
+        return costs.steps.of(rows) * (lower_quartile(ratios) if ratios else 1.0)
 
     def measured(self, paths: int, rows: int, seconds: float, costs: Costs) -> None:
         """The first step of each shape compiles and records, and does not count."""
         if (paths, rows) not in self._begun:
             self._begun.add((paths, rows))
             return
-        self._ratios.setdefault(paths, deque(maxlen=KEPT)).append(seconds / costs.of(rows))
+        self._ratios.setdefault(paths, deque(maxlen=KEPT)).append(seconds / costs.steps.of(rows))
 
-    def best(self, found: Sequence[list[int]], chance: float, costs: Costs) -> list[list[int]]:
+    def best(self, found: Sequence[list[int]], chance: Chance, costs: Costs) -> list[list[int]]:
         """The first paths of what was found, and of each the first tokens, that give the most tokens a second; none
         where no draft pays. ``chance``: that a first choice is right."""
         chosen: list[list[int]] = []
-        most = GAIN / costs.of(1)
+        most = GAIN / costs.steps.of(1)
         for paths in self._shapes(found):
             rows = sum(map(len, paths)) + len(paths)
             seconds = self.seconds(len(paths), rows, costs)
-            if rows - 1 > costs.most_beside(1) or not costs.affords(seconds - costs.of(1), 1):
+            if rows - 1 > costs.most_beside(1) or not costs.affords(seconds - costs.steps.of(1), 1):
                 continue
             rate = self.tokens(paths, chance) / seconds
             if rate >= most * (_MARGIN if len(paths) > max(len(chosen), 1) else 1.0):
@@ -167,26 +169,29 @@ class Trees:
                 if len(paths) == ways:
                     yield paths
 
-    def tokens(self, paths: Sequence[Sequence[int]], chance: float) -> float:
-        """That a step of these is expected to give, the one behind the last right draft included."""
-        other = self.chance
-        begins, likely = (
-            [0],
-            [chance],
-        )  # of each path: where it parts from those before it, and that its token there is right
+    def tokens(self, paths: Sequence[Sequence[int]], chance: Chance) -> float:
+        """That a step of these is expected to give, the one behind the last right draft included.
+
+        Behind n right first choices the next first one is as likely as ``chance.behind(n)`` says, another as ever.
+        """
+        # Of each path: where it parts from those before it, right first choices by then, and that its token is right.
+        begins, firsts, likely = [0], [1], [chance.first]
         wrong: dict[tuple[int, int], float] = {}  # that all known choices behind so many tokens of that path are
         for number, path in enumerate(paths[1:], 1):
             common = [_common(path, each) for each in paths[:number]]
             parts = max(common)
             parent = common.index(parts)
-            reached = 1.0 if parts == 0 else likely[parent] * chance ** (parts - begins[parent] - 1)
-            left = wrong.get((parent, parts), reached * (1 - chance))
-            wrong[parent, parts] = left * (1 - other)
+            run = parts - begins[parent] - 1  # first choices of the parent from its own token to there
+            known = 0 if parts == 0 else firsts[parent] + run
+            reached = 1.0 if parts == 0 else likely[parent] * [1.0, *chance.runs(run, firsts[parent])][-1]
+            left = wrong.get((parent, parts), reached * (1 - chance.behind(known)))
+            wrong[parent, parts] = left * (1 - self.chance)
             begins.append(parts)
-            likely.append(left * other)
+            firsts.append(known)
+            likely.append(left * self.chance)
         return 1 + sum(
-            first * sum(chance**place for place in range(len(path) - begin))
-            for first, begin, path in zip(likely, begins, paths)
+            here * (1 + sum(chance.runs(len(path) - begin - 1, first)))
+            for here, first, begin, path in zip(likely, firsts, begins, paths)
         )
 
     def verified(self, paths: Sequence[Sequence[int]], path: int, right: int) -> int:

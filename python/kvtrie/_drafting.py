@@ -1,8 +1,8 @@
 """How long drafts are: as long as they pay, by how many were right lately and by what steps of so many rows take.
 
-An answer whose step checks k drafts gets 1 + p + p^2 + ... + p^k tokens from it, where p is how often a draft of this
-answer is right behind right ones. Each draft is a row more in the step that all answers share, which then takes longer,
-by how much is measured:
+An answer whose step checks k drafts gets 1 + p1 + p1 p2 + ... + p1 p2 ... pk tokens from it, where pi is how likely its
+i-th draft is right behind right ones (_draft_chance.py). Each draft is a row more in the step that all answers share,
+which then takes longer, by how much is measured:
 
     rows       4      8     16     32
     seconds    s4     s8    s16    s32        those with the most tokens a second; none where that is 0 drafts
@@ -38,10 +38,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._draft_costs import KEPT, Costs, lower_quartile
+from ._draft_chance import Chance
+from ._draft_costs import Costs
 from ._draft_tree import Trees, breadth_of, ways_of
 from ._prediction_head import HeadDrafter
 from ._protocols import StepModel
+from ._step_seconds import KEPT, lower_quartile
 from .draft import Drafter, close_drafter, watched
 from .errors import ArgumentError, CacheFullError
 
@@ -122,9 +124,9 @@ class Drafting:
         return max(0, min(most, self._reach))
 
     @property
-    def chance(self) -> float:
-        """How likely a draft is right behind right ones, by the last ones; 1/2 where nothing is known."""
-        return (self._right + _UNKNOWN) / (self._tried + 1)
+    def chance(self) -> Chance:
+        """How likely drafts are right, by the last ones."""
+        return Chance(self._right + _UNKNOWN, self._tried - self._right + 1 - _UNKNOWN)
 
     def find(self, session: _core.Session, count: int, before: float = 0.0) -> list[int]:
         """Up to ``count`` drafts, of the first drafter that knows something. It rests where it is to have none.
@@ -151,7 +153,7 @@ class Drafting:
     def _begin_rest(self) -> None:
         """They do not pay now; of the next try nothing is known."""
         self.refused()
-        if self.chance < _UNKNOWN:
+        if self.chance.first < _UNKNOWN:
             self._tried = self._right = 0.0
 
     def _first(self, session: _core.Session, count: int) -> list[list[int]]:
@@ -180,7 +182,7 @@ class Drafting:
             self.costs.stepped(rows, rows - 1, 1, seconds)
         else:
             self._trees.measured(paths, rows, seconds, self.costs)
-            self.costs.settle(max(self._trees.seconds(paths, rows, self.costs) - self.costs.of(1), 0.0), 1)
+            self.costs.settle(max(self._trees.seconds(paths, rows, self.costs) - self.costs.steps.of(1), 0.0), 1)
 
     def _known(self, found: Sequence[int]) -> list[int]:
         for token in found:
@@ -230,6 +232,7 @@ class Drafting:
         return first if isinstance(first, HeadDrafter) else None
 
     def close(self) -> None:
-        """Gives back what drafters hold. May be called again, from any thread."""
+        """Gives back what drafters hold, and keeps what was measured. May be called again, from any thread."""
+        self.costs.steps.keep()
         for drafter in self._drafters:
             close_drafter(drafter)

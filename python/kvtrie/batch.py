@@ -35,6 +35,7 @@ from ._prompt_logprobs import PromptLogprobs, judged
 from ._prompts import Prompt, token_ids, vocab_size_of
 from ._protocols import Logits, StepModel, cache_of
 from ._step_rows import bounds_of
+from ._step_seconds import StepSeconds
 from .draft import Draft
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFullError, ClosedError, Error
@@ -82,7 +83,7 @@ class Batch(Live):
         self._shares = (0, 0)  # of it: rows of prompts, and how many decoded beside them
         self._flight: _Flight | None = None  # what is to be counted of it
         self._rows = 0  # of it; 0: it was not computed
-        self._costs = Costs()  # of steps of so many rows
+        self._costs = Costs(StepSeconds.known(model, shared=True))
         self._draft = draft
         drafting_of(model, draft, self._costs)  # so that what is wrong with it is said here
         self._takes_rows = takes(model, "rows")

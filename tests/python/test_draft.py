@@ -14,7 +14,9 @@ import numpy.typing as npt
 import pytest
 
 import kvtrie as kv
+from kvtrie._draft_chance import Chance
 from kvtrie._drafting import LONGER, MOST, MOST_STATES, SHORT, Costs, Drafting
+from kvtrie._step_seconds import StepSeconds
 from kvtrie.draft import PromptLookup
 from random_models import VOCAB, random_model
 
@@ -122,7 +124,7 @@ def test_long_drafts_change_no_bit(model: Any, monkeypatch: pytest.MonkeyPatch) 
     slot for each, and get no longer ones."""
     lengths: list[int] = []
 
-    def longest(_self: Costs, _chances: list[float], limits: list[int], *_: object) -> list[int]:
+    def longest(_self: Costs, _chances: list[Chance], limits: list[int], *_: object) -> list[int]:
         lengths.extend(limits)
         return limits
 
@@ -144,6 +146,35 @@ def test_long_drafts_change_no_bit(model: Any, monkeypatch: pytest.MonkeyPatch) 
         assert has_states == bool(cache.stats()["recurrent"])
         assert max(lengths) == (MOST_STATES if has_states else MOST)
         assert cache.check() == []
+
+
+def test_the_second_answer_of_a_model_need_not_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its drafts are as long as they may be from the beginning, alone and in a batch, where the first one tried each
+    number of rows first."""
+    measure = StepSeconds.measured
+    monkeypatch.setattr(StepSeconds, "measured", lambda self, rows, _seconds: measure(self, rows, 1 + 0.01 * rows))
+    model, text, count = random_model("dense"), prompt(31), 200
+    steps = [0]
+
+    def counted(step: Any, all_rows: bool = False) -> Any:
+        steps[0] += 1
+        return model(step, all_rows=all_rows)
+
+    def alone(cache: kv.PrefixCache, draft: Any) -> list[int]:
+        with cache.begin(text, use=False, publish=False) as session:
+            return list(kv.generate(counted, session, count, **VARIED, draft=draft))
+
+    def batched(cache: kv.PrefixCache, draft: Any) -> list[int]:
+        return kv.generate_batch(counted, [text], count, cache=cache, **VARIED, draft=draft)[0].tokens
+
+    for way in (alone, batched):
+        with make_cache(model) as cache:
+            answer, taken = way(cache, None), []
+            for _ in range(3):
+                steps[0] = 0
+                assert way(cache, knowing(answer, len(text))) == answer
+                taken.append(steps[0])
+        assert taken[0] > taken[2] and taken[1] >= taken[2] <= 7, (way.__name__, taken)
 
 
 @pytest.mark.usefixtures("eager")
@@ -347,9 +378,9 @@ def drafted_lengths(
         began = spent
         count = len(drafting.drafts(None, longest))  # type: ignore[arg-type]  # the drafter does not look
         spent += seconds(count + 1)
-        drafting.stepped(count + 1, spent - began)
         if count:
             drafting.verified([[0] * count], 0, right(count))
+        drafting.stepped(count + 1, spent - began)
         made += 1 + (right(count) if count else 0)
     return spent, made * seconds(1)
 
@@ -421,17 +452,17 @@ def test_the_price_of_drafts_decides_how_many_there_are() -> None:
     """A drafter that takes a tenth of a step for each of its tokens, and is right three times out of four."""
     costs = Costs()
     for _ in range(3):
-        costs.measured(1, 1.0)
-        costs.measured(16, 1.0)
-    dear, free = (costs.shares([0.75], [15], 1, 1, [price])[0] for price in (0.1, 0.0))
+        costs.steps.measured(1, 1.0)
+        costs.steps.measured(16, 1.0)
+    dear, free = (costs.shares([Chance(75, 25)], [15], 1, 1, [price])[0] for price in (0.1, 0.0))
     assert 0 < dear < free
 
 
 def test_costs_lie_on_lines_through_what_was_measured() -> None:
     costs = Costs()
-    assert costs.of(1) == 1.0
+    assert costs.steps.of(1) == 1.0
     for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.2), (4, 2.8)):
-        costs.measured(rows, seconds)
-    assert costs.of(4) == pytest.approx(2.8)
-    assert costs.of(2) == pytest.approx(2 + 0.8 / 3)
-    assert costs.of(8) == pytest.approx(2 + 0.8 * 7 / 3)
+        costs.steps.measured(rows, seconds)
+    assert costs.steps.of(4) == pytest.approx(2.8)
+    assert costs.steps.of(2) == pytest.approx(2 + 0.8 / 3)
+    assert costs.steps.of(8) == pytest.approx(2 + 0.8 * 7 / 3)

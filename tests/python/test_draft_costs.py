@@ -5,23 +5,42 @@ Without a model and without a clock: steps take what a test says.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from kvtrie import _step_seconds
 from kvtrie._batch_drafts import find_drafts
+from kvtrie._draft_chance import Chance
 from kvtrie._drafting import MOST, Costs, Drafting
+from kvtrie._step_seconds import StepSeconds
 
 
-def naive_shares(costs: Costs, chances: list[float], limits: list[int], rows: int, decoding: int) -> float:
+def likely(chance: Chance, drafts: int) -> float:
+    """How many of so many drafts are right, by the moments of the beta distribution."""
+    right, total = chance.right, chance.right + chance.wrong
+    return sum(
+        math.exp(math.lgamma(right + n) - math.lgamma(right) + math.lgamma(total) - math.lgamma(total + n))
+        for n in range(1, drafts + 1)
+    )
+
+
+def certain(chance: float) -> Chance:
+    """Of drafts that are right so often, whatever was before."""
+    return Chance(chance * 1e9, (1 - chance) * 1e9)
+
+
+def naive_shares(costs: Costs, chances: list[Chance], limits: list[int], rows: int, decoding: int) -> float:
     """The most tokens a second that any division of the rows gives."""
-    best = decoding / costs.of(decoding)
+    best = decoding / costs.steps.of(decoding)
     for given in itertools.product(*(range(limit + 1) for limit in limits)):
-        tokens = decoding + sum(sum(p**i for i in range(1, n + 1)) for p, n in zip(chances, given))
-        seconds = costs.of(decoding) + max(costs.of(rows + sum(given)) - costs.of(rows), 0.0)
+        tokens = decoding + sum(likely(each, n) for each, n in zip(chances, given))
+        seconds = costs.steps.of(decoding) + max(costs.steps.of(rows + sum(given)) - costs.steps.of(rows), 0.0)
         best = max(best, tokens / seconds)
     return best
 
@@ -32,20 +51,21 @@ def test_rows_go_where_they_are_likeliest_to_be_right() -> None:
     random = np.random.default_rng(41)
     for _ in range(200):
         answers = int(random.integers(1, 4))
-        chances, limits = random.random(answers).tolist(), random.integers(0, 6, answers).tolist()
+        chances = [Chance(*random.uniform(0.1, 9, 2).tolist()) for _ in range(answers)]
+        limits = random.integers(0, 6, answers).tolist()
         decoding = answers + int(random.integers(0, 3))
         rows = decoding + int(random.integers(0, 2)) * int(random.integers(0, 40))
         costs, slope = Costs(credit=math.inf), float(random.choice([0.01, 0.1, 1.0]))
         for total in range(1, 64):
-            for _ in range(2):
-                costs.measured(total, 1 + slope * total)
+            for _ in range(4):  # the first counts for nothing, and one alone is doubted
+                costs.steps.measured(total, 1 + slope * total)
         given = costs.shares(chances, limits, rows, decoding)
         assert all(0 <= n <= limit for n, limit in zip(given, limits))
-        tokens = decoding + sum(sum(p**i for i in range(1, n + 1)) for p, n in zip(chances, given))
-        seconds = costs.of(decoding) + costs.of(rows + sum(given)) - costs.of(rows)
+        tokens = decoding + sum(likely(each, n) for each, n in zip(chances, given))
+        seconds = costs.steps.of(decoding) + costs.steps.of(rows + sum(given)) - costs.steps.of(rows)
         best = naive_shares(costs, chances, limits, rows, decoding)
         assert tokens / seconds >= 0.8 * best
-        if best < 1.03 * decoding / costs.of(decoding):
+        if best < 1.03 * decoding / costs.steps.of(decoding):
             assert sum(given) == 0
 
 
@@ -128,13 +148,84 @@ def test_where_rows_are_dear_there_are_no_drafts() -> None:
     """On a machine that takes as long for two rows as for two steps."""
     costs = Costs()
     for rows in (4, 8, 16, 32):
-        for _ in range(3):
-            costs.measured(rows, float(rows))
-    assert costs.shares([0.9] * 4, [15] * 4, 4, 4) == [0] * 4
+        for _ in range(4):
+            costs.steps.measured(rows, float(rows))
+    assert costs.shares([certain(0.9)] * 4, [15] * 4, 4, 4) == [0] * 4
     cheap = Costs()
     for rows in (4, 8, 16, 32, 64):
-        for _ in range(3):
-            cheap.measured(rows, 1.0)
-    assert cheap.shares([0.9] * 4, [15] * 4, 4, 4) == [15] * 4
-    given = cheap.shares([0.9, 0.1, 0.9, 0.1], [15, 15, 15, 0], 4, 4)
+        for _ in range(4):
+            cheap.steps.measured(rows, 1.0)
+    assert cheap.shares([certain(0.9)] * 4, [15] * 4, 4, 4) == [15] * 4
+    given = cheap.shares([certain(each) for each in (0.9, 0.1, 0.9, 0.1)], [15, 15, 15, 0], 4, 4)
     assert given[3] == 0 and given[0] >= given[1]
+
+
+def test_one_slow_step_does_not_bar_its_block() -> None:
+    """What was measured once is tried again where less would pay, but no step loses more than the credit by it."""
+    costs = Costs(credit=4.0)
+    for rows, seconds in ((1, 1.0), (16, 5.0)):
+        for _ in range(2):
+            costs.steps.measured(rows, seconds)
+    assert costs.steps.of(16) == 5.0 and costs.steps.hoped(16) == pytest.approx(16**0.4)
+    assert costs.shares([certain(0.9)], [15], 1, 1) == [15]
+    assert Costs(costs.steps, credit=3.9).shares([certain(0.9)], [15], 1, 1)[0] < 8
+    costs.steps.measured(16, 5.0)
+    assert costs.steps.hoped(16) == 5.0
+
+
+class Model:
+    """Nothing but an object that may be dropped."""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_next_answer_of_a_model_begins_with_what_steps_took(shared: bool) -> None:
+    """As long as the model lives; what the next one measures is its own until it is kept."""
+    model, other = Model(), Model()
+    first = StepSeconds.known(model, shared)
+    assert not first.any
+    for rows in (1, 1, 16, 16):
+        first.measured(rows, float(rows))
+    first.keep()
+    assert not StepSeconds.known(other, shared).any and not StepSeconds.known(model, not shared).any
+    second, third = StepSeconds.known(model, shared), StepSeconds.known(model, shared)
+    assert (second.of(1), second.of(16), second.most_measured) == (1.0, 16.0, 16)
+    second.measured(16, 8.0)  # counts, as one of 16 rows was begun
+    assert (first.of(16), second.of(16), third.of(16)) == (16.0, 8.0, 16.0)
+    second.keep()
+    assert StepSeconds.known(model, shared).of(16) == 8.0
+    before = len(_step_seconds._kept)
+    del model
+    gc.collect()
+    assert len(_step_seconds._kept) == before - 1
+    third.keep()  # of a model that is gone
+    assert len(_step_seconds._kept) == before - 1
+
+
+def test_what_takes_no_weak_references_has_nothing_kept() -> None:
+    steps = StepSeconds.known(object(), False)
+    steps.measured(1, 1.0)
+    before = len(_step_seconds._kept)
+    steps.keep()
+    assert len(_step_seconds._kept) == before
+
+
+def test_copies_are_whole_while_another_thread_measures() -> None:
+    """An answer may begin in one thread while another one of the same model goes on."""
+    model = Model()
+    steps = StepSeconds.known(model, False)
+    steps.keep()
+    done = threading.Event()
+
+    def measures() -> None:
+        for at in range(20_000):
+            steps.measured(1 + at % 2000, 1.0)
+        done.set()
+
+    thread = threading.Thread(target=measures)
+    thread.start()
+    copies = 0
+    while not done.is_set() or copies == 0:
+        found = StepSeconds.known(model, False)
+        assert all(found.of(rows) == 1.0 for rows in found._measured)
+        copies += 1
+    thread.join()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import kvtrie as kv
 from kinds_fakes import VOCAB, History, make_caches
+from kvtrie._draft_chance import Chance
 from kvtrie._drafting import Costs
 from kvtrie.generate import begin_text
 from processes import PATIENCE
@@ -245,7 +246,7 @@ class AnyCosts(Costs):
     """Drafts are as many as there may be, so that every run passes the same points."""
 
     def shares(
-        self, chances: Sequence[float], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
+        self, chances: Sequence[Chance], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
     ) -> list[int]:
         return list(limits)
 
