@@ -295,7 +295,7 @@ def elsewhere(program: str, text: str) -> str:
             input=text.encode("utf-8", "replace"),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=6 * SECONDS,
+            timeout=20 * SECONDS,  # processor time is what counts; others may have the processors for a while
             check=False,
         )
         return ended.stdout.decode("utf-8", "replace")
