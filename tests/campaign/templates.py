@@ -2,6 +2,7 @@
 
     templates.py fetch                          their sources, by pip, and of these the templates, into build/templates
     templates.py play [--seed N] [--count N]    so many random conversations over them, and fixed ones with each
+    templates.py calls                          whether the server reads the tool call that each of them writes
 
 The templates are others' work, so none is kept here: they are read out of the sources of llama-cpp-python and vllm.
 What is equal and what may differ is said in tests/python/template_twins.py. Ends with a line of JSON; 1 if anything
@@ -104,15 +105,88 @@ def play(seed: int, count: int) -> int:
     return 1 if total["DIFFERENT"] else 0
 
 
+_TOOL = {
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Where."},
+            "days": {"type": "integer", "description": "How many."},
+        },
+        "required": ["city"],
+    },
+}
+_ARGUMENTS = {"city": "Paris", "days": 3}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": _TOOL["name"], "arguments": _ARGUMENTS}}
+_ASKED = {"role": "user", "content": "QUESTION"}
+_ANSWERED = {"role": "assistant", "content": "", "reasoning_content": "REASON", "tool_calls": [_CALL]}
+
+
+def written(template: str) -> tuple[str, str]:
+    """The end of the prompt, and the answer that a template makes of a call, without what ends a turn."""
+    import tokenizers
+
+    import kvtrie as kv
+
+    raw = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer = kv.models.Tokenizer(raw, special={"bos_token": "<s>", "eos_token": "</s>"}, chat_template=template)
+
+    def said(*messages: dict[str, object], begins: bool = False) -> str:
+        tools = [{"type": "function", "function": _TOOL}]
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=begins, tools=tools)
+
+    prompt, whole = said(_ASKED, begins=True), said(_ASKED, _ANSWERED)
+    end = said(_ASKED, {"role": "assistant", "content": "PLAIN"}).rpartition("PLAIN")[2]
+    at = len(prompt) if whole.startswith(prompt) else whole.rfind("QUESTION") + len("QUESTION")
+    return whole[:at], whole[at:].removesuffix(end)
+
+
+def outcome_of_calls(template: str) -> str:
+    from kvtrie.errors import ArgumentError
+    from kvtrie.serve.reasoning import reasoning_of
+    from kvtrie.serve.tool_calls import syntax_of
+
+    try:
+        before, answer = written(template)
+    except ArgumentError:
+        return "refused"
+    if "get_weather" not in answer:
+        return "not written"
+    syntax = syntax_of(template)
+    if syntax is None:
+        return "no form"
+    reader, calls = reasoning_of(template, before), syntax.reader({"get_weather": _TOOL["parameters"]})
+    pieces = [("text", answer)] if reader is None else reader.feed(answer) + reader.finish()
+    for kind, text in pieces:
+        if kind == "text":
+            calls.feed(text)
+    calls.finish()
+    found = [(each.name, json.loads(each.arguments)) for each in calls.calls]
+    return f"read as {syntax.form.kind}" if found == [("get_weather", _ARGUMENTS)] else "LOST"
+
+
+def read_calls() -> int:
+    total: Counter[str] = Counter()
+    for name, text in templates().items():
+        found = outcome_of_calls(text)
+        print(f"  {name:62} {found}", flush=True)
+        total[found] += 1
+    print(json.dumps({"templates": sum(total.values()), "outcomes": total}))
+    return 1 if total["LOST"] else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fetch", "play"))
+    parser.add_argument("what", choices=("fetch", "play", "calls"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10_000)
     options = parser.parse_args()
     if options.what == "fetch":
         fetch()
         return 0
+    if options.what == "calls":
+        return read_calls()
     return play(options.seed, options.count)
 
 

@@ -26,7 +26,8 @@ from kvtrie.ray.scale.shortlist import Index
 from kvtrie.serve.grammar import Grammars
 from kvtrie.serve.journal import Journal
 from kvtrie.serve.replays import Replays
-from kvtrie.serve.tool_calls import grammar_for_tools, syntax_of
+from kvtrie.serve.tool_calls import syntax_of
+from kvtrie.serve.tool_grammar import grammar_for_tools
 from processes import PATIENCE, run_python
 from scale_engine import plain_model
 from serve_ways import TOOLS

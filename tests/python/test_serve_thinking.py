@@ -15,6 +15,7 @@ from kvtrie.serve.anthropic_schema import MessagesRequest
 from kvtrie.serve.failures import Refusal
 from kvtrie.serve.ollama_schema import ChatAsked
 from kvtrie.serve.openai_schema import ChatRequest
+from kvtrie.serve.reasoning import ReasoningReader
 from kvtrie.serve.responses_schema import ResponseRequest
 from kvtrie.serve.thinking import Thinking, thinking_of
 from kvtrie.serve.thinking import ThinkingAsked as Asked
@@ -24,6 +25,7 @@ from serving import TINY, Served, served, tiny_model
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is a cache?"}]
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
+MOST = 60  # tokens of an answer
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}[assistant]"
 TEMPLATES = {
     "never": TURNS,
@@ -35,6 +37,7 @@ TEMPLATES = {
     "word": "{{ reasoning_effort }}" + TURNS,
     "both": "{{ reasoning_effort }}{% if enable_thinking %}<think>{% else %}</think>{% endif %}" + TURNS,
     "counts": "{{ thinking_budget }}" + TURNS,
+    "channels": TURNS + "<|start|>assistant<|channel|>analysis<|message|>",  # as of gpt-oss
 }
 TEMPLATES["always"] = "{# </think> #}" + TEMPLATES["always"]
 
@@ -145,7 +148,7 @@ def allowed(limit: ThinkingLimit, tokens: list[int], vocabulary: int) -> set[int
 @pytest.mark.parametrize("opened", [True, False])
 def test_reasoning_is_closed_after_its_tokens(opened: bool, most: int) -> None:
     tokenizer = tokenizer_of("always")
-    limit = ThinkingLimit(tokenizer, ("<think>", "</think>"), opened, most)
+    limit = ThinkingLimit(tokenizer, ReasoningReader("<think>", "</think>", opened), most)
     size, prompt = tokenizer.vocab_size, tokenizer.encode("A prompt </think>")
     generated = [] if opened else tokenizer.encode("<think>", add_special_tokens=False)
     closing = tokenizer.encode("</think>", add_special_tokens=False)
@@ -164,7 +167,7 @@ def test_reasoning_is_closed_after_its_tokens(opened: bool, most: int) -> None:
 def test_what_closes_by_itself_or_opens_nothing_is_left_alone() -> None:
     tokenizer = tokenizer_of("always")
     for opened, text in ((True, "a</think>b c d e"), (False, "a b c d e")):
-        limit = ThinkingLimit(tokenizer, ("<think>", "</think>"), opened, 30)
+        limit = ThinkingLimit(tokenizer, ReasoningReader("<think>", "</think>", opened), 30)
         generated = tokenizer.encode(text, add_special_tokens=False)
         for end in range(len(generated)):
             assert len(allowed(limit, generated[:end], tokenizer.vocab_size)) == tokenizer.vocab_size
@@ -173,9 +176,15 @@ def test_what_closes_by_itself_or_opens_nothing_is_left_alone() -> None:
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def thinker() -> Iterator[Served]:
-    with served(tiny_model(TEMPLATES["always"]), temperature=0.0) as running:
+@pytest.fixture(scope="module", params=["always", "channels"])
+def thinker(request: pytest.FixtureRequest) -> Iterator[Served]:
+    model = tiny_model(TEMPLATES[request.param])
+    if request.param == "channels":  # where <|end|> ends a message, not the answer
+        own = model.tokenizer
+        raw = type(own.raw).from_str(own.raw.to_str().replace("<|end|>", "<|over|>"))
+        special = {name: text.replace("<|end|>", "<|over|>") for name, text in own.special.items()}
+        model.tokenizer = Tokenizer(raw, special=special, chat_template=own.chat_template)
+    with served(model, temperature=0.0) as running:
         yield running
 
 
@@ -187,8 +196,8 @@ def never() -> Iterator[Served]:
 
 def post(server: Served, path: str, **fields: Any) -> httpx.Response:
     prompt = {"input": QUESTION} if path == RESPONSES else {"messages": QUESTION, "model": "m"}
-    most = {RESPONSES: {"max_output_tokens": 40}, OLLAMA: {"options": {"num_predict": 40}, "stream": False}}
-    body = {**prompt, **most.get(path, {"max_tokens": 40}), **fields}
+    most = {RESPONSES: {"max_output_tokens": MOST}, OLLAMA: {"options": {"num_predict": MOST}, "stream": False}}
+    body = {**prompt, **most.get(path, {"max_tokens": MOST}), **fields}
     return httpx.post(server.url + path, json=body, timeout=PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""Tool calls and reasoning in a model's text: found whatever the cuts, and what is none stays as it is."""
+"""Tool calls in a model's text: found whatever the cuts, and what is none stays as it is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrie as kv
-from kvtrie.serve.reasoning import reasoning_of
-from kvtrie.serve.tool_calls import ToolCall, ToolSyntax, grammar_for_tools, syntax_of
+from kvtrie.serve.harmony import HarmonyReader
+from kvtrie.serve.tool_calls import ToolCall, ToolSyntax, syntax_of
+from kvtrie.serve.tool_grammar import grammar_for_tools
 
 # The lines of chat templates by which their families are known.
 TEMPLATES = {
@@ -28,13 +29,26 @@ TEMPLATES = {
     "mistral named": "{{- '[TOOL_CALLS]' + tool['function']['name'] + '[ARGS]' + arguments }}",
     "braces": "{{- '<start_function_call>call:' + name + '{' -}}",
     "fenced": 'Answer with\n```json\n{"name": ...}\n```',
+    "seed": "{{- '<seed:tool_call>\\n<function=' + call.name + '>\\n' }}{{- '<parameter=' + name + '>' }}",
+    "pairs": "{{- '<tool_call>' + name }}{{- '<arg_key>' + k + '</arg_key>\\n<arg_value>' + v + '</arg_value>' }}",
+    "invocations": "{{- '<minimax:tool_call>\\n<invoke name=\"' + name + '\">' }}",
+    "prefixed": "{% set token = '\uff5cDSML\uff5c' %}{{ '<' + token + 'function_calls>' }}",
+    "kimi": "<|tool_calls_section_begin|>{% for call in calls %}<|tool_call_begin|>{{ call.id }}{% endfor %}",
+    "deepseek": "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>{{ name }}",
+    "listed": "{{- '<TOOLCALL>[' }}",
+    "function": "{{- '<function=' + name + '>' }}",
+    "actions": "<|START_ACTION|>[{{ calls }}]<|END_ACTION|>",
+    "python": "{{- '<|tool_call_start|>[' }}",
+    "lines": "<function_calls>{{ calls }}</function_calls>",
+    "harmony": "<|channel|>commentary to={{ 'functions.' + name }}<|message|>",
 }
+KINDS = {"seed": "functions", "prefixed": "invocations", "actions": "listed", "lines": "python"}  # of one form
 NAMES = ("f", "g", "wetter_\u00e4", "get-it")
 
 
 def syntax(kind: str) -> ToolSyntax:
     found = syntax_of(TEMPLATES[kind])
-    assert found is not None and found.form.kind == kind
+    assert found is not None and found.form.kind == KINDS.get(kind, kind)
     return found
 
 
@@ -46,6 +60,16 @@ def read(kind: str, pieces: Sequence[str], names: Any = NAMES) -> tuple[str, lis
 
 def call(name: str, **arguments: Any) -> ToolCall:
     return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def special(text: str) -> str:
+    """DeepSeek's special tokens where ``text`` has <calls begin>, <sep> and others of their kind."""
+    names = re.compile("<(calls begin|call begin|sep|call end|calls end)>")
+    return names.sub(lambda found: f"<\uff5ctool\u2581{found[1]}\uff5c>".replace(" ", "\u2581"), text)
+
+
+def prefixed(text: str) -> str:
+    return text.replace("|", "\uff5cDSML\uff5c")
 
 
 F = '{"name": "f", "arguments": {"a": 1}}'
@@ -106,6 +130,72 @@ FOUND: list[tuple[str, str, str, list[ToolCall]]] = [
         [call("f", a='x, "y"{<end_function_call>', b=[1, 2.5, True], c={"d": ""})],
     ),
     ("fenced", f"Sure:\n```json\n{F}\n```", "Sure:", [call("f", a=1)]),
+    (
+        "seed",
+        "So:\n<seed:tool_call>\n<function=f>\n<parameter=a>x</parameter>\n<parameter=b>2</parameter>\n</function>\n"
+        "</seed:tool_call>",
+        "So:",
+        [call("f", a="x", b=2)],
+    ),
+    (
+        "pairs",
+        "Yes.\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value></arg_value> is <arg_key></arg_value>\n"
+        "<arg_key>b</arg_key><arg_value>[1]</arg_value>\n</tool_call><tool_call>g</tool_call>",
+        "Yes.",
+        [call("f", a="</arg_value> is <arg_key>", b=[1]), call("g")],
+    ),
+    ("pairs", "<tool_call>g\n", "", [call("g")]),
+    (
+        "invocations",
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">x </parameter>\n</invoke>\n'
+        '<invoke name="get-it">\n</invoke>\n</minimax:tool_call>',
+        "",
+        [call("f", a="x "), call("get-it")],
+    ),
+    (
+        "prefixed",
+        prefixed(
+            'A\n<|function_calls>\n<|invoke name="f">\n<|parameter name="a" string="true">1</|parameter>\n'
+            '<|parameter name="b" string="false">{"c": 1}</|parameter>\n</|invoke>\n</|function_calls>'
+        ),
+        "A",
+        [call("f", a="1", b={"c": 1})],
+    ),
+    (
+        "kimi",
+        'On it.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}'
+        "<|tool_call_end|><|tool_call_begin|>functions.get-it:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>",
+        "On it.",
+        [call("f", a=1), call("get-it")],
+    ),
+    ("deepseek", special('<calls begin><call begin>f<sep>{"a": 1}<call end><calls end>'), "", [call("f", a=1)]),
+    (
+        "deepseek",
+        special('<calls begin><call begin>function<sep>f\n```json\n{"a": 1}\n```<call end>\n<call begin>g<sep>{}'),
+        "",
+        [call("f", a=1), call("g")],
+    ),
+    ("listed", f"<TOOLCALL>[{F}, {F}]</TOOLCALL>", "", [call("f", a=1)] * 2),
+    ("listed", f"<TOOLCALL>\n{F}\n{F}\n</TOOLCALL>.", ".", [call("f", a=1)] * 2),
+    ("listed", f"<TOOLCALL>{F}", "", [call("f", a=1)]),
+    ("function", 'So: <function=f>{"a": 1}</function><function=g>{}', "So: ", [call("f", a=1), call("g")]),
+    (
+        "actions",
+        '<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}\n]<|END_ACTION|>',
+        "",
+        [call("f", a=1)],
+    ),
+    (
+        "python",
+        'Hm.<|tool_call_start|>[f(a=\'it\\\'s ]<|tool_call_end|>\', b=-2.5, c=[true, None], d={"e": "\u00fc"}), g()]'
+        "<|tool_call_end|>",
+        "Hm.",
+        [call("f", a="it's ]<|tool_call_end|>", b=-2.5, c=[True, None], d={"e": "\u00fc"}), call("g")],
+    ),
+    ("lines", '<function_calls>\nf(a="x")\ng()\n</function_calls>', "", [call("f", a="x"), call("g")]),
+    ("lines", '<function_calls>f(a="x")', "", [call("f", a="x")]),
+    ("harmony", 'Now.<|channel|>commentary to=functions.f<|message|>{"a": 1}<|call|>', "Now.", [call("f", a=1)]),
 ]
 NO_CALLS = [
     ("tagged", '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>'),
@@ -137,6 +227,32 @@ NO_CALLS = [
     ("braces", "<start_function_call>call:f{a:}<end_function_call>"),
     ("braces", "<start_function_call>call:f{a:<escape>x}<end_function_call>"),
     ("fenced", '```json\n{"size": 1}\n```\n'),
+    ("seed", "<tool_call>\n<function=unknown>\n</function>\n</tool_call>"),
+    ("pairs", "<tool_call>unknown</tool_call>"),
+    ("pairs", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>cut"),
+    ("pairs", "<tool_call>f and more</tool_call>"),
+    ("invocations", '<minimax:tool_call>\n<invoke name="unknown">\n</invoke>\n</minimax:tool_call>'),
+    ("invocations", '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">cut'),
+    ("invocations", "<minimax:tool_call>\n</minimax:tool_call>"),
+    ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}"),
+    ("kimi", '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": '),
+    ("deepseek", special("<calls begin><call begin>h<sep>{}<call end><calls end>")),
+    ("deepseek", special("<calls begin><call begin>f<sep>[]<call end><calls end>")),
+    ("listed", "<TOOLCALL>[]</TOOLCALL>"),
+    ("function", "<function=h>{}</function>"),
+    ("actions", '<|START_ACTION|>[{"tool_name": "h", "parameters": {}}]<|END_ACTION|>'),
+    ("python", "<|tool_call_start|>[f(1)]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(a=print('x'))]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(**{})]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(a=1e999)]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(a=b'x')]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(a='cut)]<|tool_call_end|>"),
+    ("python", "<|tool_call_start|>[f(a=" + "(" * 5000 + "1" + ")" * 5000 + ")]<|tool_call_end|>"),
+    ("lines", "<function_calls>\nimport os\n</function_calls>"),
+    ("lines", "<function_calls>\nf(a=1) + g()\n</function_calls>"),
+    ("harmony", "<|channel|>commentary to=functions.h<|message|>{}<|call|>"),
+    ("harmony", '<|channel|>commentary to=functions.f<|message|>{"a": '),
 ]
 
 
@@ -226,65 +342,6 @@ def test_hostile_text_takes_time_in_proportion(part: str) -> None:
     assert time.thread_time() - began < 20
 
 
-# ---- reasoning -------------------------------------------------------------------------------------------------------
-
-THINKS = "{{- '<think>\\n' + reasoning + '\\n</think>\\n\\n' }}"
-
-
-def split(pieces: Sequence[str], prompt_end: str = "assistant\n", template: str = THINKS) -> tuple[str, str]:
-    reader = reasoning_of(template, prompt_end)
-    assert reader is not None
-    said = [each for piece in pieces for each in reader.feed(piece)] + reader.finish()
-    assert all(text for _, text in said)
-    kinds = [kind for kind, _ in said]
-    assert kinds == sorted(kinds)  # "reasoning" comes first
-    return tuple("".join(text for kind, text in said if kind == wanted) for wanted in ("reasoning", "text"))  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    ("said", "prompt_end", "parts"),
-    [
-        ("<think>\nWhy?\n\nSo.\n</think>\n\nYes.\n", "assistant\n", ("Why?\n\nSo.", "Yes.\n")),
-        ("\n <think>a</think>b", "assistant\n", ("a", "b")),
-        ("Why?\n</think>\n\nYes.", "assistant\n<think>\n", ("Why?", "Yes.")),
-        ("cut <", "assistant\n<think>", ("cut <", "")),
-        ("<think>cut </thin", "assistant\n", ("cut </thin", "")),
-        ("<think>\n\n</think>\n\nYes.", "assistant\n", ("", "Yes.")),
-        ("Yes <think>no</think>", "assistant\n", ("", "Yes <think>no</think>")),
-        ("\n\nYes</think>", "<think>\n\n</think>\n\n", ("", "\n\nYes</think>")),
-        ("  <thi", "assistant\n", ("", "  <thi")),
-        ("<think>a</think>b<think>c</think>", "user<think>x<|end|>assistant\n", ("a", "b<think>c</think>")),
-        ("", "assistant\n", ("", "")),
-    ],
-)
-def test_reasoning_is_told_from_text(said: str, prompt_end: str, parts: tuple[str, str]) -> None:
-    for size in (1, 3, max(1, len(said))):
-        assert split([said[at : at + size] for at in range(0, len(said), size)], prompt_end) == parts
-
-
-def test_only_templates_that_reason_have_a_reader() -> None:
-    assert reasoning_of(None, "<think>") is None
-    assert reasoning_of("{{ messages }}", "<think>") is None
-    assert split(["[THINK]a[/THINK]b"], template="[THINK]{{ x }}[/THINK]") == ("a", "b")
-
-
-@given(
-    st.lists(
-        st.sampled_from(["<think>", "</think>", "<", "</thi", "nk>", "\n", "\n\n", " ", "a", "\u65e5"]), max_size=12
-    ),
-    st.lists(st.integers(0, 60), max_size=12),
-    st.sampled_from(["assistant\n", "<think>\n", "<think></think>\n"]),
-)
-def test_cuts_do_not_change_reasoning(parts: list[str], cuts: list[int], prompt_end: str) -> None:
-    said = "".join(parts)
-    ends = sorted(min(cut, len(said)) for cut in cuts)
-    pieces = [said[start:end] for start, end in zip([0, *ends], [*ends, len(said)])]
-    found = split([said], prompt_end)
-    assert split(pieces, prompt_end) == split(list(said), prompt_end) == found
-    if "<think>" not in said and prompt_end != "<think>\n":
-        assert found == ("", said)
-
-
 # ---- calls that are required -----------------------------------------------------------------------------------------
 
 TOOLS: list[Mapping[str, Any]] = [
@@ -308,6 +365,10 @@ TOOLS: list[Mapping[str, Any]] = [
 ]
 
 
+UNKNOWN = ("braces", "python", "lines")  # no grammar
+ALONE = ("answer", "kimi", "deepseek", "listed", "actions", "harmony")  # none beside text
+
+
 @pytest.fixture(scope="module")
 def tiny() -> Any:
     return kv.models.load("examples/tiny")
@@ -328,13 +389,18 @@ def drawn(model: Any, grammar: str, seed: int) -> str:
     raise AssertionError(matcher.get_error() or "no end")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TEMPLATES if kind != "braces"])
+@pytest.mark.parametrize("kind", [kind for kind in TEMPLATES if kind not in UNKNOWN])
 def test_a_required_call_is_one_of_a_known_tool(kind: str, tiny: Any) -> None:
     grammar = grammar_for_tools(syntax(kind), TOOLS, True, at_most=3)
     assert grammar is not None
+    assert not llguidance.LLMatcher.validate_grammar(llguidance.LLMatcher.grammar_from_lark(grammar))
+    grammar = grammar.replace("start: analysis? call", "start: call")  # by chance, reasoning would never end
     names = {tool["function"]["name"]: tool["function"].get("parameters") for tool in TOOLS}
     for seed in range(12):
-        text, calls = read(kind, [drawn(tiny, grammar, seed)], names)
+        said = drawn(tiny, grammar, seed)
+        if kind == "harmony":
+            said = "".join(part for which, part in HarmonyReader("").feed(said) if which == "text")
+        text, calls = read(kind, [said], names)
         assert text == "" and 1 <= len(calls) <= 3, f"seed {seed}"
         for each in calls:
             arguments = json.loads(each.arguments)
@@ -345,7 +411,7 @@ def test_a_required_call_is_one_of_a_known_tool(kind: str, tiny: Any) -> None:
             )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TEMPLATES if kind not in ("braces", "answer")])
+@pytest.mark.parametrize("kind", [kind for kind in TEMPLATES if kind not in (*UNKNOWN, *ALONE)])
 def test_calls_in_text_keep_to_their_schemas(kind: str, tiny: Any) -> None:
     grammar = grammar_for_tools(syntax(kind), TOOLS[:1], False)
     assert grammar is not None and not llguidance.LLMatcher.validate_grammar(
@@ -362,8 +428,10 @@ def test_marks_that_are_special_tokens_are_written_as_such(tiny: Any) -> None:
 
 
 def test_what_a_grammar_cannot_say_has_none() -> None:
-    assert grammar_for_tools(syntax("braces"), TOOLS, True) is None
+    for kind in UNKNOWN:
+        assert grammar_for_tools(syntax(kind), TOOLS, True) is None
     assert grammar_for_tools(syntax("tagged"), [], True) is None
-    assert grammar_for_tools(syntax("answer"), TOOLS, False) is None
+    for kind in ALONE:
+        assert grammar_for_tools(syntax(kind), TOOLS, False) is None
     bad = {"function": {"name": "f", "parameters": {"properties": {"a>b": {}}}}}
     assert grammar_for_tools(syntax("functions"), [bad], True) is None

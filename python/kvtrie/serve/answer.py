@@ -23,7 +23,7 @@ from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
 from .journal import Entry, Journal, beginning_text
 from .predictions import Prediction
-from .reasoning import ReasoningReader
+from .reasoning import AnswerReader
 from .replays import Replays
 from .tool_calls import ToolCall, ToolReader
 
@@ -52,7 +52,7 @@ class Reading:
     silent: frozenset[int]
     stops: Sequence[str] = ()
     tools: Optional[ToolReader] = None
-    reasoning: Optional[ReasoningReader] = None
+    reasoning: Optional[AnswerReader] = None
     each_token: bool = False
     begins: bool = True
     most_calls: int | None = None

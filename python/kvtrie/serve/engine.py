@@ -36,7 +36,7 @@ from .replays import Replays
 from .rules import Rule
 from .settings import Settings
 from .thinking_limit import ThinkingLimit
-from .tool_calls import grammar_for_tools
+from .tool_grammar import grammar_for_tools
 from .volatile import VolatileLines
 from .wrong_fields import FieldError
 
@@ -100,6 +100,7 @@ class Engine:
         templates = model.tokenizer.chat_templates
         self._template = templates.get("default", templates.get("tool_use"))
         self._syntax = syntax_for(model.tokenizer)
+        self._calls_apart = self._syntax is not None and self._syntax.form.apart
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)
@@ -221,7 +222,7 @@ class Engine:
         reasoning = reading.reasoning
         if options.most_thoughts is not None and reasoning is not None:
             most = options.most_thoughts
-            rules.append(ThinkingLimit(self.model.tokenizer, reasoning.marks, reasoning.opened, most))
+            rules.append(ThinkingLimit(self.model.tokenizer, reasoning, most))
         if options.is_held:
             rules.append(await asyncio.to_thread(self._grammar, options, reading))
         if rules:
@@ -230,15 +231,16 @@ class Engine:
 
     def _grammar(self, options: AnswerOptions, reading: Reading) -> LogitsProcessor:
         """The rules that an answer has to follow; behind its reasoning, where the prompt has begun one."""
-        reasoning = reading.reasoning
-        behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
+        behind = None if reading.reasoning is None else reading.reasoning.behind
         schema = None if options.schema is None else options.schema or _ANY_OBJECT
         calls = self._grammar_of_calls(options)
         if options.must_call:
             if calls is None:
                 said = "this model's template has no form of calls that can be required"
                 raise NotSupportedError(f"[serve] tool_choice: {said}")
-            return self._of_calls(calls, options, behind, "tool_choice")
+            return self._of_calls(calls, options, None if self._calls_apart else behind, "tool_choice")
+        if self._calls_apart:
+            calls = None
         if options.rule is not None:
             return self._by_rule(options.rule, calls, options, behind)
         alone = self._grammars.json_schema(schema or _ANY_OBJECT, behind, options.schema_field)
@@ -289,7 +291,7 @@ class Engine:
         tools = self._syntax.reader(functions) if self._syntax is not None and functions else None
         asked = prompt.text[: len(prompt.text) - len(prompt.begun)]
         reasoning = reasoning_of(self._template, asked, prompt.begun) if prompt.text else None
-        marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
+        marks = [*(reasoning.kept if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
         silent = self._specials.difference(special_id(mark) for mark in marks)
         return Reading(
             self.model.tokenizer,

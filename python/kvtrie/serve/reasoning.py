@@ -10,7 +10,8 @@ last one, belong to the delimiters: templates put them there, and take them off 
         for kind, text in reader.feed(piece): ...    "reasoning" or "text", never empty
     for kind, text in reader.finish(): ...
 
-The output does not depend on how the answer was cut into pieces. Reasoning that was cut off is reasoning.
+gpt-oss has channels instead (harmony.py). The output does not depend on how the answer was cut into pieces. Reasoning
+that was cut off is reasoning.
 
 Threads: a reader belongs to one answer.
 """
@@ -18,42 +19,75 @@ Threads: a reader belongs to one answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
-Piece = tuple[Literal["reasoning", "text"], str]
+from .harmony import HarmonyReader, Piece, is_harmony
+from .marks import begun
 
-DELIMITERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
+DELIMITERS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<thinking>", "</thinking>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+)
 
 
-def begun(text: str, words: Iterable[str]) -> int:
-    """Characters at the end of ``text`` that may be the beginning of one of ``words``, the most of all."""
-    most = 0
-    for word in words:
-        longest = min(len(word) - 1, len(text))
-        most = max(most, next((n for n in range(longest, most, -1) if text.endswith(word[:n])), 0))
-    return most
+class AnswerReader(Protocol):
+    """What tells the parts of one answer apart.
+
+    ``marks``: how reasoning begins, and what is written to close it for a model that has had its tokens. ``closing``:
+    what ends it, whoever writes it. ``kept``: what the text that is fed must still have: where these are special
+    tokens, decoding must not skip them. ``opened``: the prompt ends within it. ``behind``: what the model says before
+    rules for an answer begin; None: nothing."""
+
+    @property
+    def marks(self) -> tuple[str, str]: ...
+
+    @property
+    def closing(self) -> str: ...
+
+    @property
+    def kept(self) -> Sequence[str]: ...
+
+    @property
+    def opened(self) -> bool: ...
+
+    @property
+    def behind(self) -> str | None: ...
+
+    def feed(self, text: str) -> list[Piece]:
+        """The parts that are certain by now, in order."""
+        ...
+
+    def finish(self) -> list[Piece]:
+        """The rest: nothing more comes."""
+        ...
 
 
 class ReasoningReader:
-    """``marks``: the two delimiters, which the text that is fed must still have: where they are special tokens,
-    decoding must not skip them. ``opened``: the prompt ends within the reasoning. ``said``: with more than white space
-    of the part that it is in."""
+    """``marks``: the two delimiters. ``said``: the prompt ends with more than white space of the part that it is in."""
 
     def __init__(self, opening: str, closing: str, opened: bool, said: bool = False) -> None:
         self.marks = (opening, closing)
+        self.closing = closing
+        self.kept = (opening.removesuffix("thought"), closing)  # of Gemma 4's a word follows the special token
         self.opened = opened
         self._held = ""
         self._step: Callable[[bool], Piece | None] = self._inside if opened else self._behind if said else self._before
         self._said = said  # whether anything came out of the part that it is in
 
+    @property
+    def behind(self) -> str | None:
+        return self.closing if self.opened else None
+
     def feed(self, text: str) -> list[Piece]:
-        """The parts that are certain by now, in order."""
         self._held += text
         return self._pieces(final=False)
 
     def finish(self) -> list[Piece]:
-        """The rest: nothing more comes."""
         return self._pieces(final=True)
 
     def _pieces(self, final: bool) -> list[Piece]:
@@ -102,7 +136,7 @@ class ReasoningReader:
         return kind, text
 
 
-def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> ReasoningReader | None:
+def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> AnswerReader | None:
     """A reader for one answer, or None where the template knows no reasoning.
 
     ``prompt_end``: how the rendered prompt ends in front of the answer, a few characters or all of it. Only white space
@@ -110,8 +144,10 @@ def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> Reas
     beginning of the answer, which the prompt has already.
     """
     marks = None if template is None else delimiters_of(template)
-    if marks is None:
+    if template is None or marks is None:
         return None
+    if is_harmony(template):
+        return HarmonyReader(prompt_end, begun)
     opening, closing = marks
     opened = _ends_with(prompt_end, opening)
     if not opened and begun.lstrip().startswith(opening):
@@ -123,6 +159,8 @@ def reasoning_of(template: str | None, prompt_end: str, begun: str = "") -> Reas
 
 def delimiters_of(template: str) -> tuple[str, str] | None:
     """The words that a template knows; None: none."""
+    if is_harmony(template):
+        return HarmonyReader.marks
     return next((marks for marks in DELIMITERS if marks[1] in template), None)
 
 

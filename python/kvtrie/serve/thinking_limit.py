@@ -14,17 +14,19 @@ import numpy as np
 
 from ..models.tokenizer import Tokenizer
 from ..sampling import Logits, Tokens
+from .reasoning import AnswerReader
 
 _SPELLED = 32  # tokens that spell a delimiter, at most
 
 
 class ThinkingLimit:
-    """``marks``: the delimiters. ``opened``: the prompt ends within the reasoning."""
+    """``reader``: of the answer, which knows its delimiters, and whether the prompt ends within the reasoning."""
 
-    def __init__(self, tokenizer: Tokenizer, marks: tuple[str, str], opened: bool, most: int) -> None:
-        self._tokenizer, self._opened, self._most = tokenizer, opened, most
-        self._opening, self._closing = marks
-        self._closed_by = tokenizer.encode(self._closing, add_special_tokens=False)
+    def __init__(self, tokenizer: Tokenizer, reader: AnswerReader, most: int) -> None:
+        self._tokenizer, self._opened, self._most = tokenizer, reader.opened, most
+        self._opening, forced = reader.marks
+        self._closing = reader.closing
+        self._closed_by = tokenizer.encode(forced, add_special_tokens=False)
         self._prompt: int | None = None  # its tokens
         self._closed_at: tuple[int, ...] | None = None  # the tokens of the answer up to the closing delimiter
 
@@ -45,7 +47,7 @@ class ThinkingLimit:
         start = 0 if self._opened else self._start(generated)
         if start is None or len(generated) < start + self._most:
             return None
-        if self._is_closed(generated, start):
+        if self._is_closed(generated[: start + self._most], start):
             return None
         done = len(generated) - start - self._most
         return self._closed_by[done] if done < len(self._closed_by) else None

@@ -21,21 +21,16 @@ Threads: a syntax is read-only; a reader belongs to one answer.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Optional
 
+from .marks import begun
 from .quotes import Quotes
-from .reasoning import begun
-from .schema_types import pointed_to, types_of
 from .tool_cursor import Cursor, More, Names, No, Scanned, ToolCall, skipped
 from .tool_forms import FORMS, Form
 
-__all__ = ["ToolCall", "ToolReader", "ToolSyntax", "grammar_for_tools", "syntax_of"]
-
-_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as templates write JSON
+__all__ = ["ToolCall", "ToolReader", "ToolSyntax", "syntax_of"]
 
 
 @dataclass(frozen=True)
@@ -155,111 +150,3 @@ class ToolReader:
             self._blank = not kept
             return len(rest)
         return kept + stable.endswith("\n")
-
-
-# ---- calls that are required -----------------------------------------------------------------------------------------
-
-
-SpecialId = Callable[[str], Optional[int]]
-
-
-def grammar_for_tools(
-    syntax: ToolSyntax,
-    tools: Sequence[Mapping[str, object]],
-    one_is_required: bool,
-    special_id: SpecialId | None = None,
-    at_most: int = 8,
-) -> str | None:
-    """A grammar in Lark's notation, as llguidance has it: calls of ``tools`` whose arguments keep to their schemas.
-
-    ``one_is_required``: 1 to ``at_most`` calls and nothing else; otherwise text and calls in any order. ``tools``: as
-    the OpenAI API has them. ``special_id``: ``tokenizer.special_id``, without which marks are spelled as text, as a
-    model whose marks are special tokens never does. None: the form, or a tool, cannot be expressed.
-    """
-    kind = syntax.form.kind
-    if kind == "braces" or not tools or (kind == "answer" and not one_is_required):
-        return None
-    functions = [tool.get("function", tool) for tool in tools]
-    rules = [_call_rules(syntax.form, special_id, at, each) for at, each in enumerate(functions)]
-    if any(each is None for each in rules):
-        return None
-    calls = " | ".join(f"call_{at}" for at in range(len(tools)))
-    lines = [line for each in rules if each is not None for line in each]
-    return "\n".join([*_frame(syntax.form, special_id, one_is_required, at_most), f"call: {calls}", *lines, ""])
-
-
-def _frame(form: Form, special_id: SpecialId | None, required: bool, at_most: int) -> list[str]:
-    """Rules for what stands around calls: a block is an opening, and ``block`` behind it."""
-    block, most = "call", at_most
-    if form.kind == "mistral":
-        block, most = f'" "? "[" call (", " call)~0..{at_most - 1} "]"', 1
-    if form.bare:
-        return [f"start: {block}"]
-    opening, separator = _mark(form.openings[0], special_id), "" if form.kind.startswith("mistral") else r'"\n"'
-    if required:
-        return [f"start: {opening} block ({separator} {opening} block)~0..{most - 1}", f"block: {block}"]
-    text = r"TEXT: /(.|\n)*/"
-    if opening.startswith("<["):
-        return ["start: led* TEXT", f"led: TEXT {opening} block", f"block: {block}", text]
-    return ["start: (led block)* TEXT", f"led[lazy]: TEXT {opening}", f"block: {block}", text]
-
-
-def _call_rules(form: Form, special_id: SpecialId | None, at: int, function: object) -> list[str] | None:
-    """Rules for a call of one tool, from behind the opening; ``at`` is its number."""
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str):
-        return None
-    schema = function.get("parameters")
-    schema = {"additionalProperties": False, **(schema if isinstance(schema, Mapping) else {}), "type": "object"}
-    if form.kind == "functions":
-        return _function_rules(at, name, schema)
-    arguments = f"arguments_{at}: {_json(schema)}"
-    if form.kind == "mistral named":
-        return [f"call_{at}: {_literal(name)} {_mark('[ARGS]', special_id)} arguments_{at}", arguments]
-    key = "parameters" if form.kind == "answer" else "arguments"
-    before, behind = f'{{"name": {_literal(name)}, "{key}": ', "}"
-    if form.kind in ("tagged", "fenced"):
-        before, behind = "\n" + before, behind + "\n" + ("</tool_call>" if form.kind == "tagged" else "```")
-    return [f"call_{at}: {_literal(before)} arguments_{at} {_literal(behind)}", arguments]
-
-
-def _function_rules(at: int, name: str, schema: Mapping[str, object]) -> list[str] | None:
-    """Parameters in the order of the schema; strings are as they are, all others JSON."""
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, Mapping) or not isinstance(required, list) or not {*required} <= {*properties}:
-        return None
-    if any(re.search(r"[>\n]", key) for key in (name, *properties)):
-        return None
-    uses = " ".join(f"one_{at}_{n}" + "?" * (key not in required) for n, key in enumerate(properties))
-    begin, end = _literal(f"\n<function={name}>\n"), _literal("</function>\n</tool_call>")
-    rules = [f"call_{at}: {begin} {uses} {end}"]
-    for n, (key, value) in enumerate(properties.items()):
-        begin = _literal(f"<parameter={key}>\n")
-        rules.append(f"one_{at}_{n}: {begin} value_{at}_{n}")
-        rules.append(f"value_{at}_{n}{_value(value, schema)}")
-    return rules
-
-
-def _value(schema: object, root: Mapping[str, object]) -> str:
-    """The end of a rule for a parameter's value: strings have no quotes, and nothing shows where others begin."""
-    meant, types = pointed_to(schema, root), types_of(schema, root)
-    if types and "string" not in types and isinstance(schema, Mapping):
-        shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        return f': {_json({**schema, **shared})} "\\n</parameter>\\n"'
-    options = meant.get("enum") if isinstance(meant, Mapping) else None
-    if isinstance(options, list) and options and all(isinstance(each, str) for each in options):
-        return ": " + " | ".join(_literal(f"{each}\n</parameter>\n") for each in options)
-    return r"[lazy]: /(.|\n)*\n<\/parameter>\n/"
-
-
-def _json(schema: Mapping[str, object]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT})}"
-
-
-def _mark(text: str, special_id: SpecialId | None) -> str:
-    found = None if special_id is None else special_id(text)
-    return _literal(text) if found is None else f"<[{found}]>"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -190,7 +190,7 @@ def json_calls(text: str, names: Names) -> list[ToolCall]:
 
 
 def _json_call(members: Mapping[str, str], names: Names) -> ToolCall:
-    name: object = json.loads(members.get("name", "null"))
+    name: object = json.loads(members.get("name", members.get("tool_name", "null")))
     arguments = members.get("arguments", members.get("parameters"))
     if not isinstance(name, str) or name not in names or arguments is None:
         raise No

@@ -13,9 +13,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .function_form import functions
+from .call_sections import DEEPSEEK, KIMI, Section, section_of
+from .function_form import Functions
+from .harmony import CALL, MARKS, harmony_call
+from .python_calls import python_calls
 from .schema_types import typed
-from .tool_cursor import Cursor, Names, ToolCall, json_calls, quoted, valid
+from .tagged_values import DSML, invocations, key_value_pairs
+from .tool_cursor import Cursor, Names, No, ToolCall, json_calls, quoted, valid
 
 Body = Callable[[Cursor, Names], list[ToolCall]]
 Shown = Callable[[str], bool]  # of a template's source
@@ -24,13 +28,14 @@ Shown = Callable[[str], bool]  # of a template's source
 @dataclass(frozen=True)
 class Form:
     """``marks``: texts that decoding must not skip, where they are special tokens. ``bare``: a call without an opening
-    may be the whole answer."""
+    may be the whole answer. ``apart``: calls stand outside of the text that rules for an answer are about."""
 
     kind: str
     marks: tuple[str, ...]
     openings: tuple[str, ...]
     body: Body
     bare: bool = False
+    apart: bool = False
 
 
 def _between(opening: str, closing: str) -> Body:
@@ -42,6 +47,26 @@ def _between(opening: str, closing: str) -> Body:
         calls = json_calls(cursor.json(), names)
         cursor.skip()
         cursor.close(closing)
+        return calls
+
+    return body
+
+
+def _listed(opening: str, closing: str) -> Body:
+    """<|tool_call|> [{"name": ..., "arguments": {...}}, ...], or one object behind the other, and what closes it."""
+
+    def body(cursor: Cursor, names: Names) -> list[ToolCall]:
+        cursor.take(opening)
+        cursor.skip()
+        calls = json_calls(cursor.json(), names)
+        end = cursor.at
+        cursor.skip()
+        while cursor.sees("{"):
+            calls += json_calls(cursor.json(), names)
+            end = cursor.at
+            cursor.skip()
+        if not cursor.took(closing):
+            cursor.at = end
         return calls
 
     return body
@@ -76,6 +101,19 @@ def _mistral(cursor: Cursor, names: Names) -> list[ToolCall]:
         cursor.take("[ARGS]")
     cursor.skip()
     return [ToolCall(name, valid(cursor.json(), (dict,)))]
+
+
+def _named_function(cursor: Cursor, names: Names) -> list[ToolCall]:
+    """<function=name>{...}</function>"""
+    cursor.take("<function=")
+    name = cursor.line(">")
+    if name not in names:
+        raise No
+    cursor.skip()
+    arguments = valid(cursor.json(), (dict,))
+    cursor.skip()
+    cursor.close("</function>")
+    return [ToolCall(name, arguments)]
 
 
 def _braces(opening: str, closing: str, quote: str) -> Body:
@@ -133,17 +171,62 @@ def _braced(opening: str, closing: str, quote: str) -> tuple[Shown, Form]:
     return _has(f"{opening}call:"), Form("braces", marks, (opening,), _braces(*marks))
 
 
+def _section(kind: str, marks: Section) -> tuple[Shown, Form]:
+    return _has(marks.begin, marks.call), Form(kind, tuple(marks), (marks.begin,), section_of(marks))
+
+
+def _tagged(kind: str, opening: str, closing: str, body: Body, *words: str) -> tuple[Shown, Form]:
+    """``words``: what shows it in a template, beside the opening."""
+    return _has(opening, *words), Form(kind, (opening, closing), (opening,), body)
+
+
+def _functions(tag: str) -> Form:
+    return Form("functions", (f"<{tag}>", f"</{tag}>"), (f"<{tag}>", "<function="), Functions(tag))
+
+
+def _between_tags(opening: str, closing: str) -> tuple[Shown, Form]:
+    return _tagged("listed", opening, closing, _listed(opening, closing))
+
+
+def _dsml(section: str) -> tuple[Shown, Form]:
+    """Of DeepSeek-V3.2 and later, whose templates have the prefix in a variable."""
+    opening, closing = f"<{DSML}{section}>", f"</{DSML}{section}>"
+    return _has(DSML, section), Form("invocations", (opening, closing), (opening,), invocations(opening, closing, DSML))
+
+
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"
 _WHOLE = Form("answer", (_PYTHON,), (_PYTHON,), _whole_answer, bare=True)
 _MISTRAL = "[TOOL_CALLS]"
+_SEED = "seed:tool_call"
+_TOOL_CALLS = ("<tool_calls>", "</tool_calls>")
+_MINIMAX = ("<minimax:tool_call>", "</minimax:tool_call>")
+_LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")
+_LFM2_TOOLS = ("List of tools: <|tool_list_start|>[", "List of tools: [")  # what shows it where no call is written
+_OLMO = ("<function_calls>", "</function_calls>")
 FORMS: Sequence[tuple[Shown, Form]] = (
     (_has(_MISTRAL, "[ARGS]"), Form("mistral named", (_MISTRAL, "[CALL_ID]", "[ARGS]"), (_MISTRAL,), _mistral)),
     (_has(_MISTRAL), Form("mistral", (_MISTRAL,), (_MISTRAL,), _mistral)),
+    (_has("<|channel|>", "<|message|>", "functions."), Form("harmony", MARKS, (CALL,), harmony_call, apart=True)),
+    _section("kimi", KIMI),
+    _section("deepseek", DEEPSEEK),
+    _dsml("function_calls"),
+    _dsml("tool_calls"),
+    _tagged("invocations", *_MINIMAX, invocations(*_MINIMAX), "<invoke name="),
     _braced("<start_function_call>", "<end_function_call>", "<escape>"),
     _braced("<|tool_call>", "<tool_call|>", '<|"|>'),
-    (_has("<function=", "<parameter="), Form("functions", (_TAG, _END_TAG), (_TAG, "<function="), functions)),
+    *((_has(each), Form("python", _LFM2, _LFM2[:1], python_calls(*_LFM2))) for each in (_LFM2[0], *_LFM2_TOOLS)),
+    _tagged("python", *_OLMO, python_calls(*_OLMO)),
+    (_has(f"<{_SEED}>", "<function="), _functions(_SEED)),
+    (_has("<function=", "<parameter="), _functions("tool_call")),
+    (_has("<function="), Form("function", ("</function>",), ("<function=",), _named_function)),
+    (_has("<tool_calls>["), Form("listed", _TOOL_CALLS, _TOOL_CALLS[:1], _listed(*_TOOL_CALLS))),
+    _tagged("pairs", _TAG, _END_TAG, key_value_pairs(_TAG, _END_TAG), "<arg_key>", "<arg_value>"),
     (_has(_TAG, '"name"', without="<arg_key>"), Form("tagged", (_TAG, _END_TAG), (_TAG,), _between(_TAG, _END_TAG))),
+    _between_tags("<TOOLCALL>", "</TOOLCALL>"),
+    _between_tags("<|START_ACTION|>", "<|END_ACTION|>"),
+    _between_tags(*_TOOL_CALLS),
+    _between_tags("<|tool_call|>", "<|/tool_call|>"),
     (_has(_PYTHON), _WHOLE),
     (_has('{"name": function name, "parameters": dictionary'), _WHOLE),
     _fenced("tool_call"),
