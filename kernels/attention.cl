@@ -82,7 +82,7 @@
 #define MANY_FROM 16   // lines of a tile from which that pays
 #if VW == 16
 #define AT_ONCE 2   // lanes whose sums are made at a time: 16 accumulators of 32 registers
-#define BATCH MANY  // lines whose scores are made before their values are added
+#define BATCH 16
 #if CELL_BLOCK(K_FORMAT) > VW || CELL_BLOCK(V_FORMAT) > VW
 #define UNROLL _Pragma("unroll 2")  // so that neighbours that share a scale are read together
 #else
