@@ -1,10 +1,11 @@
 """What do a processor's integer units gain and lose, on SmolLM2 from its file of 4-bit blocks?
 
-The same model twice: ``auto``, whose products round activations to 16 bits where the processor has VNNI or AMX, and
-``exact``, which computes in float32. They take turns, and on a processor without such units they are the same.
+The same model three times: ``auto``, whose products round activations to 16 bits where the processor has VNNI or AMX,
+``fast``, which rounds them to 8, and ``exact``, which computes in float32. They take turns, and on a processor without
+such units they are the same.
 
     prefill, decode   tokens a second: a prompt in steps of 512 rows, then single tokens behind it; K and V in float16
-    KL                mean over the second halves of windows of 512 tokens of KL(exact || auto), in nats, and what
+    KL                mean over the second halves of windows of 512 tokens of KL(exact || other), in nats, and what
                       99.9 % of the positions do not exceed; K and V in float32
     top-1             the share of these positions with the same likeliest token
 
@@ -27,7 +28,7 @@ from report import Report, arguments
 from timing import race
 
 PROMPTS, GENERATED, CHUNK = (512, 2048), 32, 512
-PRECISIONS = ("auto", "exact")
+PRECISIONS = ("auto", "fast", "exact")
 CONTEXT, WINDOWS, TOGETHER = 512, 4, 32
 
 
@@ -76,16 +77,18 @@ def speeds(report: Report, models: dict[str, Any], rounds: int, clock: Any) -> N
         decode = {side: np.median([seconds for _, seconds in own[1:]]) for side, own in taken.items()}
         rates = {side: round(count / prefill[side].median) for side in PRECISIONS}
         steps = {side: round(GENERATED / decode[side], 1) for side in PRECISIONS}
-        gain = prefill.ratio("exact", "auto")
-        report.row(
-            f"{count:5} tokens  prefill auto {rates['auto']} exact {rates['exact']} tokens/s  {gain}  "
-            f"decode auto {steps['auto']} exact {steps['exact']}  {decode['exact'] / decode['auto']:.2f}",
-            tokens=count,
-            prefill=rates,
-            ratio=gain,
-            decode=steps,
-            decode_ratio=float(decode["exact"] / decode["auto"]),
-        )
+        for side in ("auto", "fast"):
+            gain = prefill.ratio("exact", side)
+            report.row(
+                f"{count:5} tokens  prefill {side} {rates[side]} exact {rates['exact']} tokens/s  {gain}  "
+                f"decode {side} {steps[side]} exact {steps['exact']}  {decode['exact'] / decode[side]:.2f}",
+                tokens=count,
+                side=side,
+                prefill=rates,
+                ratio=gain,
+                decode=steps,
+                decode_ratio=float(decode["exact"] / decode[side]),
+            )
 
 
 def logits_of(model: Any, window: np.ndarray) -> np.ndarray:
@@ -106,22 +109,27 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def quality(report: Report, models: dict[str, Any]) -> None:
     ids = np.array(models["auto"].tokenizer.encode(smollm2.text()), np.int32)
-    divergence, same = [], []
+    divergence: dict[str, list[np.ndarray]] = {"auto": [], "fast": []}
+    same: dict[str, list[np.ndarray]] = {"auto": [], "fast": []}
     for begin in range(0, WINDOWS * CONTEXT, CONTEXT):
-        sides = [logits_of(models[side], ids[begin : begin + CONTEXT]) for side in ("exact", "auto")]
-        for at in range(0, len(sides[0]), TOGETHER):
-            exact, auto = (log_softmax(side[at : at + TOGETHER]) for side in sides)
-            divergence.append(np.maximum((np.exp(exact) * (exact - auto)).sum(1), 0.0))
-            same.append(exact.argmax(1) == auto.argmax(1))
-    found, agree = np.concatenate(divergence), float(np.concatenate(same).mean())
-    tail = float(np.quantile(found, 0.999))
-    report.row(
-        f"{len(found)} positions  KL {found.mean():.1e}, 99.9 % up to {tail:.1e}  top-1 {agree:.4f}",
-        positions=len(found),
-        kl=float(found.mean()),
-        kl_tail=tail,
-        top_1=agree,
-    )
+        logits = {side: logits_of(model, ids[begin : begin + CONTEXT]) for side, model in models.items()}
+        for at in range(0, len(logits["exact"]), TOGETHER):
+            rows = {side: log_softmax(each[at : at + TOGETHER]) for side, each in logits.items()}
+            exact = rows["exact"]
+            for side, own in divergence.items():
+                own.append(np.maximum((np.exp(exact) * (exact - rows[side])).sum(1), 0.0))
+                same[side].append(exact.argmax(1) == rows[side].argmax(1))
+    for side, parts in divergence.items():
+        found, agree = np.concatenate(parts), float(np.concatenate(same[side]).mean())
+        tail = float(np.quantile(found, 0.999))
+        report.row(
+            f"{side}: {len(found)} positions  KL {found.mean():.1e}, 99.9 % up to {tail:.1e}  top-1 {agree:.4f}",
+            side=side,
+            positions=len(found),
+            kl=float(found.mean()),
+            kl_tail=tail,
+            top_1=agree,
+        )
 
 
 def main() -> None:
@@ -130,7 +138,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
-    report = Report("products with 16-bit integers against float32, SmolLM2 in 4-bit blocks", options.json)
+    report = Report("products by integers against float32, SmolLM2 in 4-bit blocks", options.json)
     report.device(kv.Device())
     models = {side: kv.models.load(smollm2.path(), precision=side) for side in PRECISIONS}
     for model in models.values():

@@ -6,7 +6,8 @@
             cache, theirs with the prefix caching of its scheduler, each with 1 GiB of K and V (and none on the host)
 
 Engines run in processes of their own, in turns. Theirs computes as it is shipped: it rounds activations to 8 bits and
-keeps K and V in 8 bits; ours rounds activations to 16 bits where a processor multiplies integers, and keeps float16.
+keeps K and V in 8 bits; ours rounds activations to 16 bits where a processor multiplies integers, with ``--precision
+fast`` to 8, and keeps float16.
 ``./dev peers`` installs it.
 """
 
@@ -97,16 +98,18 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--precision", choices=("auto", "fast", "exact"), default="auto", help="of our products")
     options = parser.parse_args()
     report = Report("cold prompts, steps and a day of chats beside OpenVINO GenAI", options.json)
     report.device(kv.Device())
+    report.note(f"{OURS} with precision {options.precision}")
     if not openvino_engine.installed():
         report.note("OpenVINO GenAI is not installed (./dev peers): left out")
         return
     file, threads = smollm2.path(), os.cpu_count() or 1
     text = np.array(kv.models.load(file).tokenizer.encode(smollm2.text()), np.int32)
     engines: dict[str, Any] = {
-        OURS: Engine(str(file), tokens=4096, host_mib=0, use=False),
+        OURS: Engine(str(file), tokens=4096, host_mib=0, use=False, precision=options.precision),
         THEIRS: openvino_engine.Engine(file, threads=threads),
     }
     report.note(f"OpenVINO GenAI {engines[THEIRS].start['version']}")
@@ -116,7 +119,7 @@ def main() -> None:
         for engine in engines.values():
             engine.close()
     engines = {
-        OURS: Engine(str(file), tokens=TOKENS, host_mib=0),
+        OURS: Engine(str(file), tokens=TOKENS, host_mib=0, precision=options.precision),
         THEIRS: openvino_engine.Engine(file, threads=threads, keep_gib=GIB),
     }
     try:

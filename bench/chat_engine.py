@@ -25,7 +25,8 @@ CHUNK = 512  # rows of a prefill step, as llama.cpp's
 
 class Engine(Piped):
     """The process, seen from the bench. ``kind``: of random_models, or a GGUF file. ``tokens``: cells of the device
-    pool; ``host_mib``: the host tier's limit; ``use``: whether anything is kept and found again.
+    pool; ``host_mib``: the host tier's limit; ``use``: whether anything is kept and found again; ``precision``: of
+    products of blocks.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Engine(Piped):
         slots: int = 64,
         host_mib: int,
         use: bool = True,
+        precision: str = "auto",
     ) -> None:
         settings = {"kind": kind, "tokens": tokens, "window_tokens": window_tokens, "slots": slots}
+        settings["precision"] = precision
         super().__init__([sys.executable, __file__, json.dumps({**settings, "host_mib": host_mib, "use": use})])
 
     def complete(self, prompt: Sequence[int], count: int) -> dict[str, Any]:
@@ -60,7 +63,11 @@ class _Chats:
         self.kv = kv
         self.use = settings["use"]
         kind = settings["kind"]
-        self.model = random_models.build(kind) if kind in random_models.KINDS else kv.models.load(kind)
+        self.model = (
+            random_models.build(kind)
+            if kind in random_models.KINDS
+            else kv.models.load(kind, precision=settings["precision"])
+        )
         own: dict[str, Any] = {"window_capacity": settings["window_tokens"]}
         if settings["kind"] == "hybrid":
             own["slots"] = settings["slots"]

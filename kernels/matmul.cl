@@ -54,6 +54,9 @@
 #ifndef INTEGER
 #define INTEGER 0  // 1, 2: by kernels/matmul_integer.clh
 #endif
+#ifndef BYTES
+#define BYTES 2  // of an integer of x with INTEGER: 1 or 2
+#endif
 #ifndef NEXT_SLICE
 #define NEXT_SLICE 0  // 1: weights are asked for a slice ahead
 #endif
@@ -86,6 +89,11 @@
 #define SUM_ROWS (ROWS_BLOCK + 2)  // room for the last four
 #else
 #define SUM_ROWS ROWS_BLOCK
+#endif
+// Floats of a row of x as products read it: 16 rows that round_rows made are whole tiles.
+#undef ROW_SIZE
+#if INTEGER != 2
+#define ROW_SIZE(k_size) (k_size)
 #endif
 // Where those of a row and panel are.
 int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STEP + panel % 4 * 16; }
@@ -197,8 +205,9 @@ void store_sums(const float* sums, int row, int panel, int panels, __global cons
   }
 }
 
-// y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias. A work-item has
-// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that. Rows of y are y_stride apart.
+// y = sum + add, or sum where `has_add` is 0. x is [M][K], with INTEGER 2 as round_rows made it. Row m of `add` begins at
+// m * add_stride: 0 for a bias. A work-item has `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that. Rows of
+// y are y_stride apart.
 // Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                           ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
@@ -208,7 +217,7 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
   const int panels = min(item_panels, (n_size + 63) / 64 * 4 - panel);
   if (panel * 16 >= n_size) return;
   float sums[SUMS_SIZE];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * ROW_SIZE(k_size), w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     store_sums(sums, row, panel, panels, add + add_offset + (ulong)(first + row) * add_stride, has_add,
                y + y_offset + (ulong)(first + row) * y_stride, n_size);
@@ -255,7 +264,7 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
   const int panels = min(item_panels, (n_size + 31) / 32 * 4 - panel);
   if (panel * 8 >= n_size) return;
   float sums[SUMS_SIZE];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * ROW_SIZE(k_size), w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     store_gated(sums, row, panel, panels, y + y_offset + (ulong)(first + row) * n_size, n_size);
 }

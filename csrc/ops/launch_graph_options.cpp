@@ -88,7 +88,7 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
     for (const char* with_it : {"WITH_attend_merge", "WITH_take_turned"}) options.add_if_missing(with_it, "1");
   }
   for (std::size_t form = 1; form < forms.count(); ++form) {  // what matmul_again.clh asks for, given or not
-    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED", "INTEGER"})
+    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED", "INTEGER", "BYTES"})
       options.add_if_missing(cat(name, "_FORM", form), "0");
   }
   options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));

@@ -25,6 +25,19 @@ void enqueue_pack(const Tensor& w, bool transpose_w, const Tensor& panels, std::
                  w.offset(), panels.buffer(), out, in, std::int32_t{transpose_w}, step, first);
 }
 
+// Rows of x as a variant by tiles reads them (kernels/matmul_tiles.clh); those of others as they are.
+Tensor rounded_rows(const PackedVariant& variant, const Tensor& x, const Sides& sides) {
+  if (variant.integers != IntegerUnits::kAmx) return x;
+  constexpr std::int64_t kTileRows = 16;
+  const std::int64_t block = scaled_by(variant.stored), tiles = (sides.m + kTileRows - 1) / kTileRows,
+                     row = (sides.k + block - 1) / block * (variant.bytes() * block / 4 + 2);
+  const Tensor to = Tensor::empty(x.device(), DType::kFloat32, {tiles, kTileRows, row});
+  x.device()->launch(x.device()->kernel("matmul", "round_rows", variant.options()),
+                     {static_cast<std::size_t>(tiles), 1, 1}, {1, 1, 1}, x.buffer(), x.offset(), to.buffer(),
+                     to.offset(), sides.m, sides.k);
+  return to;
+}
+
 }  // namespace
 
 Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in) {
@@ -41,13 +54,14 @@ namespace bare {
 void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                    const Tensor& add, const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
+  const Tensor rows = rounded_rows(variant, x, sides);
   const Tensor& added = add.defined() ? add : x;  // never read when undefined
   const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
   const std::int64_t count = 4 * panels.dim(0);
   const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
   const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
   device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
-                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
+                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, rows.buffer(), rows.offset(),
                  panels.buffer(), in_kernel_units(panels, panels.offset()), added.buffer(), added.offset() + begin,
                  per_row * all, std::int32_t{add.defined()}, y.buffer(), y.offset() + begin, sides.m, sides.n, sides.k,
                  item_panels, static_cast<std::int32_t>(all));
@@ -65,10 +79,11 @@ void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides
 void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                   const Tensor& y) {
   const cl::DevicePtr& device = x.device();
+  const Tensor rows = rounded_rows(variant, x, sides);
   const std::int64_t count = 4 * panels.dim(0);
   const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
   device->launch(device->kernel("matmul", "matmul_gated", variant.options()),
-                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
+                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, rows.buffer(), rows.offset(),
                  panels.buffer(), in_kernel_units(panels, panels.offset()), y.buffer(), y.offset(), sides.m, sides.n,
                  sides.k, item_panels);
 }

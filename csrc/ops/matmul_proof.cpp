@@ -89,16 +89,21 @@ Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const S
                             : bare::pack_pair(gate.tensor(device, true), up.tensor(device, true), stored);
 }
 
+// How a variant rounds rows of x: so many neighbours together, to so many steps; 0: not at all.
+struct Rounding {
+  std::size_t block = 0;
+  float levels = 0.0f;
+};
+
 struct SmallProduct {
   Sides sides;
   std::vector<float> x = small_numbers(sides.m * sides.k, 7, 23, 0.11f, -1.2f), multiplied,
                      add = small_numbers(sides.m * sides.n, 3, 17, 0.4f, -3.0f);
   Tensor x_tensor, add_tensor, y;
 
-  // `rounded`: so many neighbours of a row are multiplied as 16-bit integers; 0: as they are.
-  SmallProduct(const cl::DevicePtr& device, const Sides& of, std::size_t rounded = 0)
+  SmallProduct(const cl::DevicePtr& device, const Sides& of, const Rounding& rounding = {})
       : sides(of),
-        multiplied(rounded > 0 ? reference::rounded_rows(x, sides.k, rounded) : x),
+        multiplied(rounding.block > 0 ? reference::rounded_rows(x, sides.k, rounding.block, rounding.levels) : x),
         x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
         add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
         y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
@@ -115,8 +120,8 @@ struct SmallProduct {
 using Launch = std::function<void(const Tensor&, const SmallProduct&, const Tensor&)>;
 
 bool plain_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, const Launch& launch,
-                  std::size_t rounded) {
-  const SmallProduct small(device, sides, rounded);
+                  const Rounding& rounding) {
+  const SmallProduct small(device, sides, rounding);
   const SmallWeight w(sides, stored, 5);
   const std::vector<float> products = w.products(small.multiplied);
   for (const bool transposed : {true, false}) {
@@ -138,8 +143,8 @@ double active(Activation activation, double gate) {
 }
 
 bool gated_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType stored, Activation activation,
-                  const Launch& launch, std::size_t rounded) {
-  const SmallProduct small(device, sides, rounded);
+                  const Launch& launch, const Rounding& rounding) {
+  const SmallProduct small(device, sides, rounding);
   const SmallWeight gate(sides, stored, 5), up(sides, stored, 11);
   std::vector<float> wanted = gate.products(small.multiplied);
   const std::vector<float> factors = up.products(small.multiplied);
@@ -151,16 +156,15 @@ bool gated_agrees(const cl::DevicePtr& device, const Sides& sides, WeightDType s
 }
 
 bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch,
-            bool units = false, std::size_t rounded = 0) {
+            bool units = false, const Rounding& rounding = {}) {
   const Sides sides = small_sides(stored, units);
-  return gated ? gated_agrees(device, sides, stored, *gated, launch, rounded)
-               : plain_agrees(device, sides, stored, launch, rounded);
+  return gated ? gated_agrees(device, sides, stored, *gated, launch, rounding)
+               : plain_agrees(device, sides, stored, launch, rounding);
 }
 
-// The neighbours in a row of x that a variant rounds together; 0: it rounds none.
-std::size_t rounded_by(const PackedVariant& variant) {
-  if (variant.integers == IntegerUnits::kNone) return 0;
-  return variant.stored == WeightDType::kQ6K ? 16 : 32;
+Rounding rounding_of(const PackedVariant& variant) {
+  if (variant.integers == IntegerUnits::kNone) return {};
+  return {static_cast<std::size_t>(scaled_by(variant.stored)), variant.bytes() == 1 ? 127.0f : 32639.0f};
 }
 
 // Rows take turns between two weights, or between two pairs, that lie one after the other.
@@ -174,7 +178,7 @@ bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const RoutedSet set{Tensor::empty(device, members[0].dtype(), shape), 2, variant.stored, variant.gated};
   for (std::size_t i = 0; i < 2; ++i)
     device->copy(members[i].buffer(), 0, set.panels.buffer(), i * members[i].nbytes(), members[i].nbytes());
-  const SmallProduct small(device, sides, rounded_by(variant));
+  const SmallProduct small(device, sides, rounding_of(variant));
   std::vector<std::int32_t> chosen(small.sides.m);
   for (std::size_t row = 0; row < chosen.size(); ++row) chosen[row] = row % 2;
   bare::matmul_routed(variant, set, small.x_tensor,
@@ -220,7 +224,7 @@ bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
           bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
         }
       },
-      false, rounded_by(variant));
+      false, rounding_of(variant));
 }
 
 bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant) {

@@ -29,7 +29,7 @@ IntegerUnits integers_for(const cl::DevicePtr& device, WeightDType stored, Preci
   if (precision == Precision::kExact || !is_quantised(stored)) return IntegerUnits::kNone;
   const IntegerUnits units = integer_units(*device);
   if (units == IntegerUnits::kNone) return units;
-  const PackedVariant one = choose_integers(units, 1, stored);
+  const PackedVariant one = choose_integers(units, 1, stored, {}, precision);
   const bool works = variant_works(device, one.key(), [&] { return variant_agrees(device, one); });
   return works ? units : IntegerUnits::kNone;
 }
@@ -37,7 +37,7 @@ IntegerUnits integers_for(const cl::DevicePtr& device, WeightDType stored, Preci
 PackedVariant choose_for(const cl::DevicePtr& device, std::int32_t rows, WeightDType stored, Precision precision,
                          std::optional<Activation> gated) {
   const IntegerUnits units = integers_for(device, stored, precision);
-  if (units != IntegerUnits::kNone) return choose_integers(units, rows, stored, gated);
+  if (units != IntegerUnits::kNone) return choose_integers(units, rows, stored, gated, precision);
   return choose_variant(vector_width(*device), rows, stored, gated);
 }
 
@@ -63,7 +63,7 @@ std::string PackedVariant::options() const {
   text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
   if (tile.slice > 0 && tile.rows_block > 1) text += " -DNEXT_SLICE=1";
   if (tile.ahead > 0) text += join(" -DAHEAD=", tile.ahead);
-  if (integers != IntegerUnits::kNone) text += join(" -DINTEGER=", static_cast<int>(integers));
+  if (integers != IntegerUnits::kNone) text += join(" -DINTEGER=", static_cast<int>(integers), " -DBYTES=", bytes());
   return text;
 }
 
@@ -75,14 +75,15 @@ PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType 
 }
 
 PackedVariant choose_integers(IntegerUnits units, std::int32_t rows, WeightDType stored,
-                              std::optional<Activation> gated) {
+                              std::optional<Activation> gated, Precision precision) {
   const IntegerRow& row = integer_row(units, rows);
-  return {row.tile, stored, gated, 16, false, row.units};
+  return {row.tile, stored, gated, 16, false, row.units, precision};
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
   if (variant.integers != IntegerUnits::kNone)
-    return {{1, 1, 1, 4, false, 0, 0}, variant.stored, variant.gated, 16, variant.routed, IntegerUnits::kVnni};
+    return {{1, 1, 1, 4, false, 0, 0}, variant.stored,   variant.gated, 16, variant.routed,
+            IntegerUnits::kVnni,       variant.precision};
   return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4, variant.routed};
 }
 
@@ -118,7 +119,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  if (w.precision() == Precision::kAuto && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
+  if (w.precision() != Precision::kExact && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x.device(), sides.m, w.dtype(), w.precision(), {}), x, w.panels(), sides, add, y,
                       columns);
@@ -127,14 +128,14 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return w.precision() == Precision::kAuto &&
+  return w.precision() != Precision::kExact &&
          launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), {}, add, y, columns);
 }
 
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedPair& w, Activation activation,
                    const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return w.precision() == Precision::kAuto &&
+  return w.precision() != Precision::kExact &&
          launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()});
 }
 
@@ -154,7 +155,7 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   const Columns columns{0, w.out_features()};
-  if (w.precision() == Precision::kAuto && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns))
+  if (w.precision() != Precision::kExact && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns))
     return;
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   bare::matmul_gated(proven_for(x.device(), sides.m, w.dtype(), w.precision(), activation), x, w.panels(), sides, y);

@@ -19,6 +19,8 @@ struct PackedVariant {
   std::int32_t width = 4;                       // floats of a vector: 4, 8 or 16
   bool routed = false;                          // matmul_routed and matmul_gated_routed
   IntegerUnits integers = IntegerUnits::kNone;  // kernels/matmul_integer.clh by these; then blocks of a width of 16
+  Precision precision = Precision::kAuto;       // of their integers
+  std::int32_t bytes() const noexcept { return precision == Precision::kFast ? 1 : 2; }  // of one
   std::string options() const;
   std::string key() const;  // for self-tests
 };
@@ -29,7 +31,7 @@ PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType 
 // The same by integer units, of weights in blocks; fewer rows than a tile has by VNNI. Results do not depend on it, but
 // differ from those above.
 PackedVariant choose_integers(IntegerUnits units, std::int32_t rows, WeightDType stored,
-                              std::optional<Activation> gated = {});
+                              std::optional<Activation> gated = {}, Precision precision = Precision::kAuto);
 // The replacement of a variant that does not work, with the same results.
 PackedVariant general_variant(const PackedVariant& variant);
 // Panels of a work-item for m rows and so many panels: as many as leave no unit without work for long, since what a

@@ -122,9 +122,9 @@ struct Q8Blocks {
 };
 // w [out, in], finite and at most kMaxQ8. A scale that rounds to zero leaves a block of zeros.
 Q8Blocks quantise_q8(std::span<const float> w, std::size_t in);
-// x [rows, in], every `block` neighbours of a row rounded to multiples of their largest magnitude / 32639, as
+// x [rows, in], every `block` neighbours of a row rounded to multiples of their largest magnitude / `levels`, as
 // kernels/matmul_integer.clh has them. Magnitudes of 2^-100 and above, finite.
-std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::size_t block);
+std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::size_t block, float levels);
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in);  // [out, in], exact
 // The numbers that GGML's blocks stand for, in their order.
 std::vector<float> dequantise_blocks(WeightDType dtype, std::span<const std::byte> blocks);

@@ -23,14 +23,14 @@ Q8Blocks quantise_q8(std::span<const float> w, std::size_t in) {
   return blocks;
 }
 
-std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::size_t block) {
+std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::size_t block, float levels) {
   std::vector<float> rounded(x.begin(), x.end());
   for (std::size_t row = 0; row < x.size(); row += in) {
     for (std::size_t k = 0; k < in; k += block) {
       const std::span<float> own = std::span(rounded).subspan(row + k, std::min(block, in - k));
       float most = 0.0f;
       for (const float each : own) most = std::max(most, std::fabs(each));
-      const float inverse = most > 0.0f ? 32639.0f / most : 0.0f, scale = most / 32639.0f;
+      const float inverse = most > 0.0f ? levels / most : 0.0f, scale = most / levels;
       for (float& each : own) each = std::nearbyint(each * inverse) * scale;
     }
   }

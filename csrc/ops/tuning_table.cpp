@@ -54,15 +54,15 @@ constexpr std::array kPacked = {
     PackedRow{kNarrow, Rows::kMany, Weights::kBlocks, {6, 2, 66, 16, true, 0, 0}},
 };
 
-// Integer units: one row is limited by memory; 24 sums leave registers for the weights that twelve rows share. Rounding
-// the rows of a block takes as long as multiplying them by 32 outputs, so a work-item has 512 of them
-// (bench/bench_integers.py).
+// Integer units: one row is limited by memory; 24 sums leave registers for the weights that twelve rows share. Of
+// tiles a work-item has many rows, since it makes bytes of its weights once for all of them: a step of 512 rows has two
+// such blocks (bench/bench_integers.py).
 constexpr std::array kIntegers = {
     // units, rows                                    rows x vectors, block, panels, blocked, slice, ahead
     IntegerRow{IntegerUnits::kVnni, Rows::kOne, {1, 4, 1, 4, false, 0, 4096}},
     IntegerRow{IntegerUnits::kVnni, Rows::kFew, {4, 2, 8, 4, false, 0, 4096}},
     IntegerRow{IntegerUnits::kVnni, Rows::kMany, {12, 2, 60, 16, false, 0, 0}},
-    IntegerRow{IntegerUnits::kAmx, Rows::kMany, {1, 1, 64, 32, false, 0, 0}},
+    IntegerRow{IntegerUnits::kAmx, Rows::kMany, {1, 1, 256, 4, false, 0, 0}},
 };
 
 // Accumulators of V that fit the registers: 32 of 16 floats, or 16 narrower ones. Of many lines four share each load.

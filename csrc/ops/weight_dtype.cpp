@@ -43,12 +43,15 @@ WeightDType weight_dtype_from_name(const std::string& name, std::string_view whe
   fail(ErrorKind::kArgument, where, argument, ": got ", name, ", allowed ", allowed);
 }
 
-const char* name_of(Precision precision) noexcept { return precision == Precision::kAuto ? "auto" : "exact"; }
+const char* name_of(Precision precision) noexcept {
+  constexpr const char* kNames[] = {"auto", "exact", "fast"};
+  return kNames[static_cast<std::size_t>(precision)];
+}
 
 Precision precision_from_name(std::string_view name, std::string_view where) {
-  if (name == "auto") return Precision::kAuto;
-  require(name == "exact", where, "precision: got \"", name, "\", allowed \"auto\", \"exact\"");
-  return Precision::kExact;
+  for (const Precision each : {Precision::kAuto, Precision::kExact, Precision::kFast})
+    if (name == name_of(each)) return each;
+  fail(ErrorKind::kArgument, where, "precision: got \"", name, "\", allowed \"auto\", \"exact\", \"fast\"");
 }
 
 BlockSize block_size(WeightDType dtype) noexcept { return format_of(dtype).size; }

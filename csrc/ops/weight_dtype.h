@@ -33,9 +33,10 @@ inline constexpr WeightDType kBlockDTypes[] = {WeightDType::kQ8,   WeightDType::
                                                WeightDType::kQ5_0, WeightDType::kQ5_1, WeightDType::kQ4K,
                                                WeightDType::kQ5K,  WeightDType::kQ6K};
 
-// How products of blocks are computed: kAuto as is fastest, kExact in float32 of the numbers that the blocks stand for.
-enum class Precision : std::uint8_t { kAuto, kExact };
-const char* name_of(Precision precision) noexcept;  // "auto", "exact"
+// How products of blocks are computed: kExact in float32 of the numbers that the blocks stand for; kAuto as is fastest
+// without a loss that counts; kFast with one term of 8 bits for a number of x where there are integer units.
+enum class Precision : std::uint8_t { kAuto, kExact, kFast };
+const char* name_of(Precision precision) noexcept;  // "auto", "exact", "fast"
 // Throws kArgument for an unknown name as `[where] precision: got ...`.
 Precision precision_from_name(std::string_view name, std::string_view where);
 
@@ -56,6 +57,9 @@ struct BlockSize {
 BlockSize block_size(WeightDType dtype) noexcept;
 // Words for `groups` groups of 64 outputs, uint32 [groups][ceil(in / numbers)][packed_bytes / 4]; contents undefined.
 Tensor empty_blocks(const cl::DevicePtr& device, WeightDType dtype, std::int64_t groups, std::int64_t in);
+
+// Numbers of an output that share a scale as the kernels have it. REQUIRES: a quantised one.
+inline std::int64_t scaled_by(WeightDType dtype) noexcept { return dtype == WeightDType::kQ6K ? 16 : 32; }
 
 // `elements` of a packed weight's tensor as kernels count them: numbers, or bytes of blocks.
 inline std::uint64_t in_kernel_units(const Tensor& panels, std::uint64_t elements) {

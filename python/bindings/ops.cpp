@@ -261,8 +261,9 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
         "logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.");
   m.def("vector_width", &vector_width, py::arg("device") = py::none(),
         "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
-  m.def("integer_units", &integer_units, py::arg("device") = py::none(),
-        R"("none", "vnni" or "amx": what multiplies blocks of weights as integers where ``precision`` is "auto".
+  m.def(
+      "integer_units", &integer_units, py::arg("device") = py::none(),
+      R"("none", "vnni" or "amx": what multiplies blocks of weights as integers where ``precision`` is "auto" or "fast".
 
 "vnni" is AVX-512's ``vpdpwssd``, "amx" are tiles of bytes as well; both give the same bits. The first call on a device
 compiles a small program.)");

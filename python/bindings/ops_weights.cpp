@@ -220,7 +220,9 @@ Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for magnitudes 
 to know. Sizes that are no multiples of 32 or 64 are filled up. ``precision``: how products of q8_0 and other blocks are
 computed. "exact": they have the bits of the float32 weight d * q. "auto": the same, but on x86 processors with AVX-512
 VNNI or AMX each 32 neighbours of a row of x (16 for q6_K) are rounded to 16 bits, to multiples of their largest magnitude
-/ 32639, and multiplied as integers, which is faster. A row's bits do not depend on the rows beside it either way.)");
+/ 32639, and multiplied as integers, which is faster. "fast": to 8 bits, of which 127 are the largest, which is faster
+still and loses more; on other processors and on GPUs it is as "auto". A row's bits do not depend on the rows beside it
+in any of them.)");
   m.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("dtype"), py::kw_only(), py::arg("device") = py::none(),
         py::arg("precision") = "auto",
         R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.

@@ -44,7 +44,7 @@ class Measured:
     model: str
     device: str
     integer_units: str
-    """That precision "auto" multiplies blocks by on this device: "none", "vnni" or "amx"."""
+    """That precisions "auto" and "fast" multiply blocks by on this device: "none", "vnni" or "amx"."""
     context: int
     """Tokens of a window."""
     windows: int

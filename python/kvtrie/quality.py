@@ -106,9 +106,9 @@ def quality(
     model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V, a name,
     or two as a pair or as "K/V"; None: those of ``CELL_FORMATS`` that the model's heads can be kept in. Each of the one
     is measured with each of the other. ``precision``: of products of blocks, as for ``load``; the reference's is
-    "exact", and where "auto" has integer units, weights as stored with K and V in float32 are a row of their own, which
-    shows what these units lose. A loaded model is the reference with the precision that it has. ``context``: tokens of
-    a window, of which the second half is scored, 4 or more.
+    "exact", and where "auto" and "fast" have integer units, weights as stored with K and V in float32 are a row of
+    their own, which shows what these units lose. A loaded model is the reference with the precision that it has.
+    ``context``: tokens of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
     Raises ``kv.errors.ArgumentError`` for a text of less than a window, a ``context`` beyond what the model takes, and

@@ -16,6 +16,8 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr std::int64_t kIn = 768, kOut = 70;
+// Steps from 0 to the largest magnitude of a block of x.
+double levels_of(Precision precision) { return precision == Precision::kFast ? 127.0 : 32639.0; }
 
 // Forces integer units while it lives.
 class ForcedUnits {
@@ -37,6 +39,12 @@ class IntegerProducts : public ::testing::WithParamInterface<WeightDType>, publi
   }
   static BlockMatrix matrix(std::span<const std::byte> raw, std::int64_t out = kOut) {
     return {device_ptr(), raw, GetParam(), out};
+  }
+  // Those by integers; the fast one of three kinds, which differ in what their blocks hold, and in the soak of all.
+  static std::vector<Precision> precisions() {
+    const bool is_sample =
+        GetParam() == WeightDType::kQ8 || GetParam() == WeightDType::kQ4_1 || GetParam() == WeightDType::kQ6K;
+    return oracle::sampled({Precision::kAuto, Precision::kFast}, is_sample ? 2 : 1, is_sample ? 2 : 1);
   }
   // Numbers of very different sizes, as activations are.
   static std::vector<float> numbers(std::int64_t rows, std::int64_t in = kIn) {
@@ -75,16 +83,21 @@ std::vector<float> shifts_of(WeightDType dtype, std::vector<std::byte> raw) {
   return reference::dequantise_blocks(dtype, raw);
 }
 
-// Against float64. A block of x loses up to half a step of its largest magnitude / 32639 in each number; the rest are
-// roundings to 24 bits: of a block's scales and sum, six, and of the sums of all blocks, two for each.
+// Against float64. A block of x loses up to half a step of its largest magnitude / levels in each number; the rest are
+// roundings to 24 bits: of a block's scales and sum, six, and of the sums of all blocks, two for each. A quotient that
+// rounding took across a half is off by 2^-16 of a step more.
 TEST_P(IntegerProducts, AreAsFarFromFloat64AsRoundingExplains) {
   const auto raw = blocks();
   const std::int64_t block = GetParam() == WeightDType::kQ6K ? 16 : 32;
   const auto w = reference::dequantise_blocks(GetParam(), raw), shift = shifts_of(GetParam(), raw);
   const double unit = (2.0 * kIn / block + 10.0) * 0x1p-24;
-  for (const std::int64_t rows : {1, 5, 9, 70}) {
+  std::vector<std::pair<std::int64_t, Precision>> cases;
+  for (const Precision precision : precisions())
+    for (const std::int64_t rows : {1, 5, 9, 70}) cases.emplace_back(rows, precision);
+  for (const auto& [rows, precision] : cases) {
     const auto x = numbers(rows);
-    const auto got = download(matmul(upload(x, {rows, kIn}), pack_blocks(matrix(raw))));
+    const double step = (1.0 + 0x1p-15) / levels_of(precision);
+    const auto got = download(matmul(upload(x, {rows, kIn}), pack_blocks(matrix(raw), precision)));
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::int64_t n = 0; n < kOut; ++n) {
         double sum = 0.0, bound = 0.0;
@@ -95,7 +108,7 @@ TEST_P(IntegerProducts, AreAsFarFromFloat64AsRoundingExplains) {
             most = std::max(most, std::fabs(a)), weights += std::fabs(b), sum += a * b;
             bound += unit * std::fabs(a) * (std::fabs(b) + 2.0 * std::fabs(shift[n * kIn + k]));
           }
-          bound += most / (2.0 * 32639.0) * weights;
+          bound += 0.5 * step * most * weights;
         }
         ASSERT_LE(std::fabs(got[row * kOut + n] - sum), bound) << rows << " rows: " << row << ", " << n;
       }
@@ -103,54 +116,64 @@ TEST_P(IntegerProducts, AreAsFarFromFloat64AsRoundingExplains) {
 }
 
 TEST_P(IntegerProducts, ARowDoesNotDependOnThoseBesideIt) {
-  const PackedWeight packed = pack_blocks(matrix(blocks()));
-  const Tensor x = upload(numbers(131), {131, kIn});
-  const auto all = download(matmul(x, packed));
-  for (const std::int64_t rows : oracle::sampled({1, 2, 4, 7, 8, 9, 16, 17, 59, 61, 64, 65, 130}, 6, 13)) {
-    const auto some = download(matmul(x.slice(131 - rows, 131), packed));
-    EXPECT_TRUE(same_bits(some, {all.end() - rows * kOut, all.end()})) << rows;
+  constexpr std::int64_t kAll = 277;  // in two work-items of tiles
+  const Tensor x = upload(numbers(kAll), {kAll, kIn});
+  for (const Precision precision : precisions()) {
+    const PackedWeight packed = pack_blocks(matrix(blocks()), precision);
+    const auto all = download(matmul(x, packed));
+    for (const std::int64_t rows : oracle::sampled({1, 2, 4, 7, 8, 9, 16, 17, 59, 61, 64, 65, 130, 257}, 6, 14)) {
+      const auto some = download(matmul(x.slice(kAll - rows, kAll), packed));
+      EXPECT_TRUE(same_bits(some, {all.end() - rows * kOut, all.end()})) << name_of(precision) << " " << rows;
+    }
   }
 }
 
 TEST_P(IntegerProducts, EveryUnitGivesTheSameBits) {
-  const PackedWeight packed = pack_blocks(matrix(blocks()));
-  for (const std::int64_t rows : {1, 8, 17, 100}) {
-    const Tensor x = upload(numbers(rows), {rows, kIn});
-    const auto wanted = download(matmul(x, packed));
-    const ForcedUnits forced(IntegerUnits::kVnni);
-    EXPECT_TRUE(same_bits(download(matmul(x, packed)), wanted)) << rows;
+  for (const Precision precision : precisions()) {
+    const PackedWeight packed = pack_blocks(matrix(blocks()), precision);
+    for (const std::int64_t rows : {1, 8, 17, 100}) {
+      const Tensor x = upload(numbers(rows), {rows, kIn});
+      const auto wanted = download(matmul(x, packed));
+      const ForcedUnits forced(IntegerUnits::kVnni);
+      EXPECT_TRUE(same_bits(download(matmul(x, packed)), wanted)) << name_of(precision) << " " << rows;
+    }
   }
 }
 
 // Where it is asked for, where units are switched off, and with narrower vectors.
 TEST_P(IntegerProducts, ExactOnesHaveTheBitsOfTheFloat32Weight) {
   const auto raw = blocks(), other = blocks(kOut, 2);
-  const PackedWeight exact = pack_blocks(matrix(raw), Precision::kExact), fast = pack_blocks(matrix(raw)),
+  const PackedWeight exact = pack_blocks(matrix(raw), Precision::kExact),
+                     fast = pack_blocks(matrix(raw), Precision::kFast), usual = pack_blocks(matrix(raw)),
                      plain = pack(upload(reference::dequantise_blocks(GetParam(), raw), {kOut, kIn}));
   EXPECT_EQ(exact.precision(), Precision::kExact);
   for (const std::int64_t rows : {1, 8, 20}) {
     const Tensor x = upload(numbers(rows), {rows, kIn});
     const auto wanted = download(matmul(x, plain));
     EXPECT_TRUE(same_bits(download(matmul(x, exact)), wanted)) << rows;
-    EXPECT_FALSE(same_bits(download(matmul(x, fast)), wanted)) << rows << ": integer units were not used";
+    EXPECT_FALSE(same_bits(download(matmul(x, usual)), wanted)) << rows << ": integer units were not used";
+    if (precisions().size() > 1)
+      EXPECT_FALSE(same_bits(download(matmul(x, fast)), download(matmul(x, usual)))) << rows << ": as many bits";
     const ForcedUnits none(IntegerUnits::kNone);
-    EXPECT_TRUE(same_bits(download(matmul(x, fast)), wanted)) << rows;
+    for (const PackedWeight& each : {usual, fast}) EXPECT_TRUE(same_bits(download(matmul(x, each)), wanted)) << rows;
   }
 }
 
 TEST_P(IntegerProducts, GatedAndRoutedOnesHaveTheBitsOfSeparateProducts) {
   const auto a = blocks(kOut, 7), b = blocks(kOut, 8);
-  const PackedWeight gate = pack_blocks(matrix(a)), up = pack_blocks(matrix(b));
-  const PackedPair pair = pack_pair_blocks(matrix(a), matrix(b));
-  PackedSet weights(gate, 2), pairs(pair, 2);
-  for (const std::int64_t i : {0, 1}) weights.put(i, i == 0 ? gate : up), pairs.put(i, pair);
-  for (const std::int64_t rows : {1, 7, 33}) {
-    const Tensor x = upload(numbers(rows), {rows, kIn}),
-                 chosen = upload(std::vector<std::int32_t>(rows, 1)).reshape({rows, 1});
-    const Tensor separate = silu_mul(matmul(x, gate), matmul(x, up));
-    EXPECT_TRUE(same_bits(matmul_gated(x, pair), separate)) << rows;
-    EXPECT_TRUE(same_bits(matmul_routed(x, pairs, chosen), separate)) << rows;
-    EXPECT_TRUE(same_bits(matmul_routed(x, weights, chosen), matmul(x, up))) << rows;
+  for (const Precision precision : precisions()) {
+    const PackedWeight gate = pack_blocks(matrix(a), precision), up = pack_blocks(matrix(b), precision);
+    const PackedPair pair = pack_pair_blocks(matrix(a), matrix(b), precision);
+    PackedSet weights(gate, 2), pairs(pair, 2);
+    for (const std::int64_t i : {0, 1}) weights.put(i, i == 0 ? gate : up), pairs.put(i, pair);
+    for (const std::int64_t rows : {1, 7, 33}) {
+      const Tensor x = upload(numbers(rows), {rows, kIn}),
+                   chosen = upload(std::vector<std::int32_t>(rows, 1)).reshape({rows, 1});
+      const Tensor separate = silu_mul(matmul(x, gate), matmul(x, up));
+      EXPECT_TRUE(same_bits(matmul_gated(x, pair), separate)) << rows;
+      EXPECT_TRUE(same_bits(matmul_routed(x, pairs, chosen), separate)) << rows;
+      EXPECT_TRUE(same_bits(matmul_routed(x, weights, chosen), matmul(x, up))) << rows;
+    }
   }
 }
 
@@ -174,11 +197,14 @@ TEST_P(IntegerProducts, NonNumbersStayAndSmallOnesAreZeros) {
 }
 
 TEST_P(IntegerProducts, EveryVariantAndItsReplacementProveThemselves) {
-  for (const IntegerUnits units : {IntegerUnits::kVnni, integer_units(device())})
-    for (const std::int32_t rows : {1, 4, 9})
+  for (const Precision precision : precisions())
+    for (const auto& [units, rows] : {std::pair(IntegerUnits::kVnni, 1),
+                                      {IntegerUnits::kVnni, 4},
+                                      {IntegerUnits::kVnni, 9},
+                                      {integer_units(device()), 9}})
       for (const bool gated : {false, true}) {
         const std::optional<Activation> activation = gated ? std::optional(Activation::kSilu) : std::nullopt;
-        const PackedVariant variant = choose_integers(units, rows, GetParam(), activation);
+        const PackedVariant variant = choose_integers(units, rows, GetParam(), activation, precision);
         EXPECT_TRUE(variant_agrees(device_ptr(), variant)) << variant.key();
         EXPECT_TRUE(variant_agrees(device_ptr(), general_variant(variant))) << general_variant(variant).key();
       }
@@ -208,10 +234,10 @@ TEST_F(OpsTest, UnitsThatAreNotThereAreRefused) {
 }
 
 TEST_F(OpsTest, APrecisionIsNamedOrRefused) {
-  for (const Precision precision : {Precision::kAuto, Precision::kExact})
+  for (const Precision precision : {Precision::kAuto, Precision::kExact, Precision::kFast})
     EXPECT_EQ(precision_from_name(name_of(precision), "test"), precision);
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { precision_from_name("fast", "ops.pack"); }),
-                       "[ops.pack] precision: got \"fast\", allowed \"auto\", \"exact\""));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { precision_from_name("half", "ops.pack"); }),
+                       "[ops.pack] precision: got \"half\", allowed \"auto\", \"exact\", \"fast\""));
 }
 
 }  // namespace

@@ -119,22 +119,65 @@ def test_rows_that_are_no_whole_blocks_and_numbers_that_are_none() -> None:
 @pytest.mark.usefixtures("packed")
 def test_precision_is_kept_told_and_refused_by_name() -> None:
     config, weights = random_llama(5, hidden=64)
-    auto, exact = (kv.models.from_weights(config, weights, dtype="q4_1", precision=each) for each in ("auto", "exact"))
-    assert (auto.precision, exact.precision) == ("auto", "exact")
-    assert auto.fingerprint == kv.models.from_weights(config, weights, dtype="q4_1").fingerprint != exact.fingerprint
-    # 16 bits of an activation, in every product: some 2^-16 of the logits, never 2^-10.
-    got, wanted = all_logits(auto, TOKENS, 40), all_logits(exact, TOKENS, 40)
-    assert np.abs(got - wanted).max() <= 2**-10 * np.abs(wanted).max()
+    names = ("auto", "exact", "fast")
+    auto, exact, fast = (kv.models.from_weights(config, weights, dtype="q4_1", precision=each) for each in names)
+    assert (auto.precision, exact.precision, fast.precision) == names
+    assert auto.fingerprint == kv.models.from_weights(config, weights, dtype="q4_1").fingerprint
+    assert len({auto.fingerprint, exact.fingerprint, fast.fingerprint}) == 3
+    # An activation of 16 bits, in every product: some 2^-16 of the logits, never 2^-10. Of 8 bits: 2^-8, never 2^-2.
+    wanted = all_logits(exact, TOKENS, 40)
+    for model, most in ((auto, 2**-10), (fast, 2**-2)):
+        assert np.abs(all_logits(model, TOKENS, 40) - wanted).max() <= most * np.abs(wanted).max()
     w = np.ones((32, 32), np.float32)
-    for packed in (kv.ops.pack(w, "q8_0", precision="exact"), kv.ops.pack_pair(w, w, "q8_0", precision="exact")):
-        assert packed.precision == "exact"
-    with pytest.raises(kv.errors.ArgumentError, match=r"\[pack\] precision: got \"fast\", allowed \"auto\", \"exact\""):
-        kv.ops.pack(w, "q8_0", precision="fast")
+    for packed in (kv.ops.pack(w, "q8_0", precision="fast"), kv.ops.pack_pair(w, w, "q8_0", precision="fast")):
+        assert packed.precision == "fast"
+    allowed = r"allowed \"auto\", \"exact\", \"fast\""
+    with pytest.raises(kv.errors.ArgumentError, match=rf"\[pack\] precision: got \"half\", {allowed}"):
+        kv.ops.pack(w, "q8_0", precision="half")
     for call in (kv.models.load, lambda _, precision: kv.models.from_weights(config, weights, precision=precision)):
-        with pytest.raises(kv.errors.ArgumentError, match=r"precision: got 'fast', allowed auto, exact"):
-            call("tiny", precision="fast")
+        with pytest.raises(kv.errors.ArgumentError, match=r"precision: got 'half', allowed auto, exact, fast"):
+            call("tiny", precision="half")
         with pytest.raises(kv.errors.ArgumentTypeError, match=r"precision: got"):
             call("tiny", precision=16)
+
+
+def fused(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c in float32 with one rounding: the sum in float64 is rounded to odd, then once more."""
+    product, added = a.astype(np.float64) * b, c.astype(np.float64)  # exact
+    total = product + added
+    rest = total - product
+    lost = (product - (total - rest)) + (added - rest)
+    other = np.nextafter(total, np.copysign(np.inf, lost))
+    even = total.view(np.int64) & 1 == 0
+    return np.where((lost != 0) & even, other, total).astype(np.float32)
+
+
+def by_integers(x: Any, raw: Any, levels: int) -> Any:
+    """x times blocks of Q4_1 as kernels/matmul_integer.clh says it, bit by bit: float32 [rows, out]."""
+    blocks = raw.reshape(len(raw), -1, 20)
+    scale, shift = (blocks[:, :, at : at + 2].copy().view(np.float16)[:, :, 0].astype(np.float32) for at in (0, 2))
+    integers = np.concatenate((blocks[:, :, 4:] & 15, blocks[:, :, 4:] >> 4), 2).astype(np.int64)
+    y = np.zeros((len(x), len(raw)), np.float32)
+    for b, own in enumerate(np.split(x, blocks.shape[1], 1)):
+        most = np.abs(own).max(1)
+        q = np.rint(own * (np.float32(levels) / most)[:, None]).astype(np.int64)
+        step = most * (np.float32(1) / np.float32(levels))
+        sums = (q @ integers[:, b].T).astype(np.float32)
+        y = fused(sums * scale[:, b], step[:, None], y)
+        y = fused(shift[:, b], (step * q.sum(1).astype(np.float32))[:, None], y)
+    return y
+
+
+@pytest.mark.skipif(kv.ops.integer_units() == "none", reason="the processor has no integer units")
+@pytest.mark.parametrize(("precision", "levels"), [("auto", 32639), ("fast", 127)])
+def test_a_product_by_integers_has_the_bits_of_its_rule(precision: str, levels: int) -> None:
+    raw = blocks_of("Q4_1", 70, 608)
+    random = np.random.default_rng(7)
+    x = random.standard_normal((300, 608)).astype(np.float32) * np.exp2(random.integers(-9, 9, 608)).astype(np.float32)
+    packed = kv.ops.pack_blocks(raw, "q4_1", precision=precision)
+    wanted = by_integers(x, raw, levels)
+    for rows in (1, 5, 16, 300):
+        np.testing.assert_array_equal(kv.ops.matmul(x[-rows:], packed).numpy(), wanted[-rows:])
 
 
 def test_experts_of_one_set_have_one_precision() -> None:

@@ -141,6 +141,9 @@ def test_what_integer_units_lose_is_a_row_of_its_own(tmp_path: Path) -> None:
     if units != "none":
         assert 0 < found.formats[0].kl < 1e-4 and found.formats[0].precision == "auto"
         assert f"multiply blocks of weights by integer units ({units})" in str(found)
+        fast = kv.quality(path, text, **options, precision="fast")
+        assert found.formats[0].kl < fast.formats[0].kl < 1e-2 and fast.formats[0].precision == "fast"
+        assert f"by integer units ({units}), activations in 8 bits" in str(fast)
     assert "integer units" not in str(exact)
 
 

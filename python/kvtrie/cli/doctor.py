@@ -122,7 +122,11 @@ def _integer_units(device: kv.Device) -> Finding:
         units = kv.ops.integer_units(device)
     except kv.Error as error:
         return Finding(MISSING, "integer units", str(error), _REPORT)
-    what = "none: products of quantised weights are in float32" if units == "none" else f"{units}, with precision auto"
+    what = (
+        "none: products of quantised weights are in float32"
+        if units == "none"
+        else f"{units}, with precisions auto and fast"
+    )
     return Finding(OK, "integer units", what)
 
 

@@ -13,7 +13,7 @@ from kvtrie.quality import CELL_FORMATS, CELL_PAIRS
 
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
 KV_HELP = f"keys and values: {', '.join(CELL_FORMATS)}, or K/V, such as q8_0/q4h"
-PRECISIONS = ("auto", "exact")
+PRECISIONS = ("auto", "exact", "fast")
 MODEL = (
     "a Hugging Face folder, a GGUF file, organisation/model, tiny (the one of examples/tiny), or smollm2 "
     "(the default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)"
@@ -38,7 +38,8 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default="auto",
-        help="products of blocks: auto, with integer units where the processor has them, or exact, in float32",
+        help="products of blocks: auto, by integer units where the processor has them; exact, in float32; fast, as "
+        "auto, with activations of 8 bits",
     )
 
 

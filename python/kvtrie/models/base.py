@@ -70,7 +70,7 @@ class Model(WithHead):
     config: ModelConfig
     device: Device
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
-    precision: str  # of products of blocks: "auto" or "exact", as load() explains them
+    precision: str  # of products of blocks: "auto", "exact" or "fast", as load() explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights, storage dtype and precision are equal
     nbytes: int  # device memory of all weights
     kept: dict[str, str]  # by matrix: its type on the device
@@ -120,7 +120,8 @@ class Model(WithHead):
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
-        identity = f"{config.digest()}\0{dtype}{' exact' * (precision == 'exact')}\0".encode() + weights.digest()
+        other = "" if precision == "auto" else f" {precision}"
+        identity = f"{config.digest()}\0{dtype}{other}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 
     @classmethod

@@ -20,7 +20,7 @@ from .exact_blocks import EXACT
 from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
-PRECISIONS = ("auto", "exact")  # of products of blocks
+PRECISIONS = ("auto", "exact", "fast")  # of products of blocks
 
 
 class WeightTable:

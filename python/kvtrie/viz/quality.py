@@ -38,8 +38,11 @@ def quality_text(found: Measured) -> str:
 
 def _units(found: Measured) -> str:
     """How blocks of weights are multiplied in the other rows."""
-    own = found.integer_units != "none" and any(each.precision == "auto" for each in found.formats)
-    return f"the others multiply blocks of weights by integer units ({found.integer_units}); " if own else ""
+    precisions = {each.precision for each in found.formats} - {"exact"}
+    if found.integer_units == "none" or not precisions:
+        return ""
+    bits = ", activations in 8 bits" if "fast" in precisions else ""
+    return f"the others multiply blocks of weights by integer units ({found.integer_units}){bits}; "
 
 
 def _cells(each: FormatQuality, is_reference: bool) -> tuple[str, ...]:
