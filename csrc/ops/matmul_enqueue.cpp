@@ -31,7 +31,7 @@ Tensor rounded_rows(const PackedVariant& variant, const Tensor& x, const Sides& 
   constexpr std::int64_t kTileRows = 16;
   const std::int64_t block = scaled_by(variant.stored), tiles = (sides.m + kTileRows - 1) / kTileRows,
                      row = (sides.k + block - 1) / block * (variant.bytes() * block / 4 + 2);
-  const Tensor to = Tensor::empty(x.device(), DType::kFloat32, {tiles, kTileRows, row});
+  Tensor to = Tensor::empty(x.device(), DType::kFloat32, {tiles, kTileRows, row});
   x.device()->launch(x.device()->kernel("matmul", "round_rows", variant.options()),
                      {static_cast<std::size_t>(tiles), 1, 1}, {1, 1, 1}, x.buffer(), x.offset(), to.buffer(),
                      to.offset(), sides.m, sides.k);

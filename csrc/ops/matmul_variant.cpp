@@ -81,9 +81,10 @@ PackedVariant choose_integers(IntegerUnits units, std::int32_t rows, WeightDType
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
-  if (variant.integers != IntegerUnits::kNone)
+  if (variant.integers != IntegerUnits::kNone) {
     return {{1, 1, 1, 4, false, 0, 0}, variant.stored,   variant.gated, 16, variant.routed,
             IntegerUnits::kVnni,       variant.precision};
+  }
   return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4, variant.routed};
 }
 

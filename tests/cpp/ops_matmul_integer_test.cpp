@@ -98,7 +98,7 @@ TEST_P(IntegerProducts, AreAsFarFromFloat64AsRoundingExplains) {
     const auto x = numbers(rows);
     const double step = (1.0 + 0x1p-15) / levels_of(precision);
     const auto got = download(matmul(upload(x, {rows, kIn}), pack_blocks(matrix(raw), precision)));
-    for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t n = 0; n < kOut; ++n) {
         double sum = 0.0, bound = 0.0;
         for (std::int64_t begin = 0; begin < kIn; begin += block) {
@@ -112,6 +112,7 @@ TEST_P(IntegerProducts, AreAsFarFromFloat64AsRoundingExplains) {
         }
         ASSERT_LE(std::fabs(got[row * kOut + n] - sum), bound) << rows << " rows: " << row << ", " << n;
       }
+    }
   }
 }
 
@@ -197,17 +198,22 @@ TEST_P(IntegerProducts, NonNumbersStayAndSmallOnesAreZeros) {
 }
 
 TEST_P(IntegerProducts, EveryVariantAndItsReplacementProveThemselves) {
-  for (const Precision precision : precisions())
-    for (const auto& [units, rows] : {std::pair(IntegerUnits::kVnni, 1),
-                                      {IntegerUnits::kVnni, 4},
-                                      {IntegerUnits::kVnni, 9},
-                                      {integer_units(device()), 9}})
+  struct Case {
+    IntegerUnits units;
+    std::int32_t rows;
+  };
+  const Case cases[] = {
+      {IntegerUnits::kVnni, 1}, {IntegerUnits::kVnni, 4}, {IntegerUnits::kVnni, 9}, {integer_units(device()), 9}};
+  for (const Precision precision : precisions()) {
+    for (const Case& each : cases) {
       for (const bool gated : {false, true}) {
         const std::optional<Activation> activation = gated ? std::optional(Activation::kSilu) : std::nullopt;
-        const PackedVariant variant = choose_integers(units, rows, GetParam(), activation, precision);
+        const PackedVariant variant = choose_integers(each.units, each.rows, GetParam(), activation, precision);
         EXPECT_TRUE(variant_agrees(device_ptr(), variant)) << variant.key();
         EXPECT_TRUE(variant_agrees(device_ptr(), general_variant(variant))) << general_variant(variant).key();
       }
+    }
+  }
 }
 
 // 37 inputs: q8_0 fills its last block up.

@@ -120,8 +120,7 @@ class Model(WithHead):
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = make_lock()
-        other = "" if precision == "auto" else f" {precision}"
-        identity = f"{config.digest()}\0{dtype}{other}\0".encode() + weights.digest()
+        identity = f"{config.digest()}\0{f'{dtype} {precision}'.removesuffix(' auto')}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 
     @classmethod
