@@ -9,6 +9,8 @@ such units they are the same.
                       99.9 % of the positions do not exceed; K and V in float32
     top-1             the share of these positions with the same likeliest token
 
+``--parts`` lists instead which kernels the time of a prompt goes to, by the device's own clock, of auto and fast.
+
 ``--clock cpu`` counts the processor's seconds of this process instead of the wall's, divided by its threads: where
 others use the machine, too, the ratio is nearer to that of an idle one.
 """
@@ -24,6 +26,7 @@ import numpy as np
 
 import kvtrie as kv
 import smollm2
+from gpu.rows import by_kernel, open_device
 from report import Report, arguments
 from timing import race
 
@@ -91,6 +94,27 @@ def speeds(report: Report, models: dict[str, Any], rounds: int, clock: Any) -> N
             )
 
 
+def parts(report: Report, device: Any) -> None:
+    """Milliseconds of a prompt's kernels: the quickest of three."""
+    for side in ("auto", "fast"):
+        model = kv.models.load(smollm2.path(), device, precision=side)
+        model.warm_up()
+        for count in PROMPTS:
+            tokens, runs = np.random.default_rng(1).integers(0, model.config.vocab_size, count, np.int32), []
+            for _ in range(4):
+                caches = model.caches(capacity=count + 2, warm_up=False)
+                with kv.PrefixCache(caches, host_bytes=0) as cache, cache.begin(tokens, publish=False) as session:
+                    device._take_launch_times()
+                    compute(model, session)
+                    runs.append(by_kernel(device._take_launch_times()))
+            found = min(runs[1:], key=lambda rows: sum(row.us for row in rows))
+            whole = sum(row.us for row in found)
+            report.row(f"{side} {count} tokens  {whole / 1e3:.0f} ms in kernels", side=side, tokens=count, us=whole)
+            for row in found[:8]:
+                named = f"  {row.kernel} {row.work_items[:2]} x {row.launches}"
+                report.row(f"{named:<40} {row.us / 1e3:.1f} ms", side=side, tokens=count, kernel=row.kernel, us=row.us)
+
+
 def logits_of(model: Any, window: np.ndarray) -> np.ndarray:
     """Of the second half of a window."""
     half = CONTEXT // 2
@@ -137,9 +161,15 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--parts", action="store_true", help="list the kernels of a prompt instead")
     options = parser.parse_args()
     report = Report("products by integers against float32, SmolLM2 in 4-bit blocks", options.json)
-    report.device(kv.Device())
+    device = open_device(times=options.parts)
+    report.device(device)
+    if options.parts:
+        parts(report, device)
+        report.close()
+        return
     models = {side: kv.models.load(smollm2.path(), precision=side) for side in PRECISIONS}
     for model in models.values():
         model.warm_up()
