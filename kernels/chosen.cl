@@ -5,12 +5,18 @@
 //                     -1 behind the last, where a row sees fewer
 //     place_chosen    writes chosen[row] into a plan of attention (csrc/ops/attention_plan.h), whose kernels read them
 //
+// Or blocks of `ratio` tokens are chosen, whose index keys are made of those of their tokens (Qwen4-Exp):
+//
+//     mean_keys       k[block] = norm(mean of the keys of its tokens), rotated to the block's first position
+//     score_keys, choose_keys           of these
+//     spread_blocks   chosen[row][..] = the keys of the tokens of its blocks, then of those in no complete block
+//
 // A key whose mask is -inf is never read. A row's result depends on the keys that it sees and their order, not on what
 // else lies between them, nor on other rows: each score is a sum of its own, and attention goes along the list. Source:
-// DeepSeek-AI 2025, DeepSeek-V3.2-Exp (the lightning indexer and token selection).
+// DeepSeek-AI 2025, DeepSeek-V3.2-Exp (the lightning indexer and token selection); the Hugging Face model of Qwen4-Exp.
 //
 // Keys are rows of DIM numbers of a pool, all of them in order or those of a list of cells, in KEPT_AS (storage.clh: 0
-// float32, 1 float16, 2 bfloat16), all else float32; sizes in elements.
+// float32, 1 float16, 2 bfloat16), those that means are taken of in POOL_AS, all else float32; sizes in elements.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
@@ -18,6 +24,9 @@
 #endif
 #ifndef KEPT_AS
 #define KEPT_AS 0
+#endif
+#ifndef POOL_AS
+#define POOL_AS 0
 #endif
 #ifndef DIM
 #define DIM 64  // numbers of a key
@@ -30,7 +39,7 @@
 #undef VW
 #define VW ROW_VW
 #include "storage.clh"
-#include "reduce.clh"
+#include "norm.clh"
 
 #define HIDDEN 0x007fffffu  // order_of(-INFINITY)
 
@@ -167,17 +176,26 @@ void score_some(__global const float* q, Keys keys, __global const float* w, __g
 }
 #endif
 
-// Global size (keys / KEYS, rounded up to LANES; rows), local size (LANES, 1).
-__kernel void score_keys(__global const float* restrict q, ulong q_offset, __global const STORAGE(KEPT_AS)* restrict k,
-                         ulong k_offset, __global const int* restrict cells, ulong cells_offset, int listed,
-                         __global const float* restrict w, ulong w_offset, __global const float* restrict mask,
-                         ulong mask_offset, __global float* restrict scores, int heads, int n) {
-  const int row = get_global_id(1), begin = (int)get_global_id(0) * KEYS;
+// Global size (keys / KEYS, rounded up to LANES; rows), local size (LANES, 1). Up to `count` keys all are chosen, so none
+// is read: the mask orders them as well as scores would. Rows have weights of their own where w_stride is not 0.
+KERNEL void score_keys(IDS __global const float* restrict q, ulong q_offset, __global const STORAGE(KEPT_AS)* restrict k,
+                       ulong k_offset, __global const int* restrict cells, ulong cells_offset, int listed,
+                       __global const float* restrict w, ulong w_offset, int w_stride,
+                       __global const float* restrict mask, ulong mask_offset, __global float* restrict scores, int heads,
+                       int n, int count) {
+  const int row = ID(1), begin = (int)ID(0) * KEYS;
   if (begin >= n) return;
   const ulong line = (ulong)row * n + begin;
+  mask += mask_offset + line;
+  scores += line;
+  const int some = min(KEYS, n - begin);
+  if (n <= count) {
+    for (int i = 0; i < some; ++i) scores[i] = mask[i];
+    return;
+  }
   const Keys keys = {k + k_offset, listed ? cells + cells_offset : 0};
-  score_some(q + q_offset + (ulong)row * heads * DIM, keys, w + w_offset + (ulong)row * heads, mask + mask_offset + line,
-             scores + line, heads, begin, min(KEYS, n - begin));
+  score_some(q + q_offset + (ulong)row * heads * DIM, keys, w + w_offset + (ulong)row * w_stride, mask, scores, heads,
+             begin, some);
 }
 
 // A number that orders as the float does; both zeros are one.
@@ -186,9 +204,9 @@ uint order_of(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-int sum_of_lanes(int mine, __local int* shared) {
+int sum_of_lanes(int mine, GROUP_MEM int* shared) {
   SYNC;
-  shared[get_local_id(0)] = mine;
+  shared[LANE_ID] = mine;
   SYNC;
   int sum = 0;
   for (int i = 0; i < LANES; ++i) sum += shared[i];
@@ -201,7 +219,7 @@ typedef struct {
   int ties;
 } Limit;
 
-// The order of the `count`th largest of n scores; hidden keys are never at the limit. REQUIRES: 1 <= count <= n.
+// The order of the `count`th largest of n scores; hidden keys are never at the limit. REQUIRES: 1 <= count.
 #if LANES == 1
 // By bisection over the bits of an order: the largest that at least `count` keys reach. 32 passes in whole vectors take
 // a processor less time than three that count digits one by one.
@@ -230,6 +248,7 @@ Limit limit_of(__global const float* scores, int n, int count) {
 //
 // `counts` holds LANES << DIGIT numbers, `sums` 1 << DIGIT.
 Limit limit_of(__global const float* scores, int n, int count, __local int* counts, __local int* sums) {
+  if (n <= count) return (Limit){HIDDEN, 0};
   const int lane = get_local_id(0);
   Limit found = {0, count};
   for (int left = 32; left > 0; left -= min(left, DIGIT)) {
@@ -254,11 +273,11 @@ Limit limit_of(__global const float* scores, int n, int count, __local int* coun
 #endif
 
 // Global size (LANES, rows), local size (LANES, 1). Each lane has one contiguous range of the row to choose from.
-__kernel void choose_keys(__global const float* restrict scores, ulong scores_offset, __global int* restrict chosen,
-                          ulong chosen_offset, int n, int count) {
-  const int row = get_global_id(1), lane = get_local_id(0);
+KERNEL void choose_keys(IDS __global const float* restrict scores, __global int* restrict chosen, ulong chosen_offset,
+                        int n, int count) {
+  const int row = ID(1), lane = LANE_ID;
   const int begin = (int)((long)n * lane / LANES), end = (int)((long)n * (lane + 1) / LANES);
-  scores += scores_offset + (ulong)row * n;
+  scores += (ulong)row * n;
   chosen += chosen_offset + (ulong)row * count;
   int at = 0, tie = 0;
 #if LANES == 1
@@ -290,11 +309,11 @@ __kernel void choose_keys(__global const float* restrict scores, ulong scores_of
 // The cells of the keys of each row into the segments of a plan, (cell, 1, rank), and how many they are into its bounds,
 // (0, number). What is no key's is left out; segments behind the last key name cell 0, which nobody sees.
 // Global size (LANES, rows), local size (LANES, 1). Each lane has one contiguous range of the list.
-__kernel void place_chosen(__global const int* restrict chosen, ulong chosen_offset, int n, int count,
-                           __global const int* restrict cells, ulong cells_offset, int listed,
-                           __global int* restrict table, int bounds_at, int segments_at) {
-  __local int shared[LANES];
-  const int row = get_global_id(1), lane = get_local_id(0);
+KERNEL void place_chosen(IDS __global const int* restrict chosen, ulong chosen_offset, int n, int count,
+                         __global const int* restrict cells, ulong cells_offset, int listed, __global int* restrict table,
+                         int bounds_at, int segments_at) {
+  GROUP_MEM int shared[LANES];
+  const int row = ID(1), lane = LANE_ID;
   const int begin = (int)((long)count * lane / LANES), end = (int)((long)count * (lane + 1) / LANES);
   chosen += chosen_offset + (ulong)row * count;
   __global int* segments = table + segments_at + 3 * (ulong)row * count;
@@ -307,4 +326,90 @@ __kernel void place_chosen(__global const int* restrict chosen, ulong chosen_off
     if (chosen[i] >= 0 && chosen[i] < n) segments[3 * at++] = listed ? cells[cells_offset + chosen[i]] : chosen[i];
   for (int i = all + lane; i < count; i += LANES) segments[3 * i] = 0;
   if (lane == 0) table[bounds_at + 2 * row + 1] = all;
+}
+
+// ---- blocks ---------------------------------------------------------------------------------------------------------
+
+// Pairs of a head in place, at an angle of position * inverse frequency each, times `factor` (rope.cl).
+INLINE void rotate_mean(__global float* x, float position, __global const float* inverse_frequencies, int pairs,
+                        int interleaved, float factor) {
+  const int lane = LANE_ID, whole = interleaved ? 0 : pairs / VW * VW;
+  for (int i = VW * lane; i < whole; i += VW * LANES) {
+    VEC c;
+    const VEC s = sincos(position * LOAD(inverse_frequencies + i), &c) * factor, u = LOAD(x + i), v = LOAD(x + i + pairs);
+    c *= factor;
+    STORE(FMA(u, c, -(v * s)), x + i);
+    STORE(FMA(v, c, u * s), x + i + pairs);
+  }
+  for (int i = whole + lane; i < pairs; i += LANES) {
+    float c;
+    const float s = sincos(position * inverse_frequencies[i], &c) * factor;
+    const int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + pairs;
+    const float u = x[a], v = x[b];
+    c *= factor;
+    x[a] = FMA(u, c, -(v * s));
+    x[b] = FMA(v, c, u * s);
+  }
+}
+
+// Keys of `tokens` [ratio], numbers of keys; `mean` [DIM].
+INLINE void mean_of(__global const STORAGE(POOL_AS)* pool, __global const int* cells, __global const int* tokens,
+                    int ratio, __global float* mean) {
+  const int lane = LANE_ID, dim = DIM;
+  const float share = 1.0f / ratio;
+  FOR_VECTORS(d) {
+    VEC sum = (VEC)0.0f;
+    for (int i = 0; i < ratio; ++i) {
+      const ulong cell = cells == 0 ? tokens[i] : cells[tokens[i]];
+      sum += READ_VEC(POOL_AS, pool + cell * DIM + d);
+    }
+    STORE(sum * share, mean + d);
+  }
+  FOR_REST(d) {
+    float sum = 0.0f;
+    for (int i = 0; i < ratio; ++i) {
+      const ulong cell = cells == 0 ? tokens[i] : cells[tokens[i]];
+      sum += READ1(POOL_AS, pool + cell * DIM + d);
+    }
+    mean[d] = sum * share;
+  }
+}
+
+// means [n][DIM], of KEYS blocks by a group. Where all blocks are chosen, nobody reads them.
+// Global size (LANES, blocks / KEYS rounded up), local size (LANES, 1).
+KERNEL void mean_keys(IDS __global const STORAGE(POOL_AS)* restrict pool, ulong pool_offset,
+                      __global const int* restrict cells, ulong cells_offset, int listed,
+                      __global const int* restrict tokens, ulong tokens_offset, __global const int* restrict starts,
+                      ulong starts_offset, __global const float* restrict weight, ulong weight_offset,
+                      __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
+                      float eps, float offset, int ratio, __global float* restrict means, int n, int count) {
+  GROUP_MEM float shared[LANES];
+  const int lane = LANE_ID, dim = DIM, begin = (int)ID(1) * KEYS;
+  if (n <= count) return;
+  for (int block = begin; block < min(n, begin + KEYS); ++block) {
+    __global float* mean = means + (ulong)block * DIM;
+    mean_of(pool + pool_offset, listed ? cells + cells_offset : 0, tokens + tokens_offset + (ulong)block * ratio, ratio,
+            mean);  // each lane sums up what it wrote
+    const float scale = 1.0f / sqrt(row_squares(mean, 0.0f, dim, shared) / dim + eps);
+    FOR_VECTORS(d) STORE(LOAD(mean + d) * scale * (offset + LOAD(weight + weight_offset + d)), mean + d);
+    FOR_REST(d) mean[d] = mean[d] * scale * (offset + weight[weight_offset + d]);
+    SYNC;
+    rotate_mean(mean, (float)starts[starts_offset + block], inverse_frequencies, pairs, interleaved, factor);
+  }
+}
+
+// best [rows][count], blocks or -1 -> chosen [rows][count * ratio + ratio - 1], keys or -1.
+// Global size (LANES, rows), local size (LANES, 1).
+KERNEL void spread_blocks(IDS __global const int* restrict best, ulong best_offset, __global const int* restrict tokens,
+                          ulong tokens_offset, __global const int* restrict tails, ulong tails_offset,
+                          __global int* restrict chosen, ulong chosen_offset, int n, int count, int ratio) {
+  const int row = ID(1), lane = LANE_ID, inside = count * ratio;
+  best += best_offset + (ulong)row * count;
+  tails += tails_offset + (ulong)row * (ratio - 1);
+  chosen += chosen_offset + (ulong)row * (inside + ratio - 1);
+  for (int i = lane; i < inside; i += LANES) {
+    const int block = best[i / ratio];
+    chosen[i] = block >= 0 && block < n ? tokens[tokens_offset + (ulong)block * ratio + i % ratio] : -1;
+  }
+  for (int i = lane; i < ratio - 1; i += LANES) chosen[inside + i] = tails[i];
 }

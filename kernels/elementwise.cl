@@ -76,6 +76,7 @@
 #define IS_sigmoid UNARY(sigmoid, SIGMOID)
 #define IS_softplus UNARY(softplus, SOFTPLUS)
 #define IS_relu_squared UNARY(relu_squared, RELU_SQUARED)
+#define IS_signed_root UNARY(signed_root, SIGNED_ROOT)
 #define IS_clamp_scaled CLAMP(clamp_scaled)
 #define IS_add BINARY(add, ADD)
 #define IS_mul BINARY(mul, MUL)
@@ -97,6 +98,9 @@ IS_softplus
 #endif
 #if WITH_relu_squared
 IS_relu_squared
+#endif
+#if WITH_signed_root
+IS_signed_root
 #endif
 #if WITH_clamp_scaled
 IS_clamp_scaled

@@ -35,6 +35,7 @@
 #include "cache/layer_cache.h"
 #include "cache/sequences.h"
 #include "cache/visibility.h"
+#include "ops/chosen.h"
 
 namespace kvtrie {
 
@@ -143,9 +144,14 @@ class CausalCache final : public LayerCache,
   // of a sequence whose keys have moved, and index keys in blocks, are copied as get() copies them. kNotSupported for a
   // cache without a device. REQUIRES of both: the layer was put.
   //
-  // q [rows, heads, k_dim], weights [rows, heads], both float32 -> int32 [rows, min(count, n)], -1 behind the last key
-  // of a row that sees fewer. kNotSupported for more than one KV head.
+  // q [rows, heads, k_dim], weights [rows, heads], both float32 -> int32 [rows, min(count, cells of the cache)], -1
+  // behind the last key of a row that sees fewer. kNotSupported for more than one KV head.
   Tensor choose_keys(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t count);
+  // The same for `count` blocks of `ratio` tokens, counted along each row's own sequence, whose index keys are made of
+  // those that were put (ops/chosen.h); weights [heads] -> int32 [rows, count * ratio + ratio - 1], for as many blocks
+  // as the cache has cells for at most. kNotSupported with a window or chunks, too.
+  Tensor choose_blocks(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t ratio,
+                       std::int32_t count, const ops::BlockKeys& made);
   // `chosen` int32 [rows, count]: of choose_keys, of this cache or of one with the same rows of the same sequences;
   // what is no number of a key is left out -> float32 [rows, heads, value_dim], 0 for a row without a key.
   Tensor attend_chosen(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& chosen,

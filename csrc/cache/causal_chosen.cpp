@@ -4,36 +4,19 @@
 #include "ops/chosen.h"
 
 namespace kvtrie {
-
-// Of one plan: what all layers of the forward share. Keys that have moved are read as copies, whose numbers need no
-// cells.
-struct ChosenCells {
-  PreparedStepPtr of;
-  SeenCells seen;
-  bool copied = false;
-  Tensor cells = {};          // int32 [columns]; undefined where copied
-  Tensor mask = {};           // undefined until a layer chooses
-  ops::ChosenPlan plan = {};  // of the last layer that attended
-};
-
 namespace {
 
 using State = CausalCache::State;
-
-Tensor listed(const Columns& columns, const cl::DevicePtr& device) {
-  std::vector<std::int32_t> cells;
-  cells.reserve(columns.count());
-  for (const CellSpan& span : columns.spans()) {
-    for (Cell cell = span.cell; cell < span.end_cell(); ++cell) cells.push_back(static_cast<std::int32_t>(cell));
-  }
-  return Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(cells.size())}, cells.data());
-}
 
 ChosenCells& chosen_cells(const State& state, Forward::State& forward) KVTRIE_REQUIRES(state.mutex) {
   if (forward.chosen == nullptr || forward.chosen->of != forward.step) {
     auto made = std::make_shared<ChosenCells>(ChosenCells{forward.step, SeenCells(state, forward)});
     made->copied = made->seen.any_moved();
-    if (!made->copied) made->cells = listed(made->seen.columns, state.store->device());
+    if (!made->copied) {
+      const std::vector<std::int32_t> cells = made->seen.cells();
+      made->cells = Tensor::from_host(state.store->device(), DType::kInt32, {static_cast<std::int64_t>(cells.size())},
+                                      cells.data());
+    }
     forward.chosen = std::move(made);
   }
   return *forward.chosen;
@@ -54,6 +37,39 @@ void require_device(const State& state, const char* where) KVTRIE_REQUIRES(state
     fail(ErrorKind::kNotSupported, where, "device: got a cache without one, allowed one on a device");
 }
 
+const Tensor& mask_of(const State& state, const Forward::State& forward, ChosenCells& chosen)
+    KVTRIE_REQUIRES(state.mutex) {
+  if (!chosen.mask.defined()) {
+    const ops::ChoiceTables keys = chosen.seen.keys(state, forward, true);
+    chosen.mask =
+        Tensor::from_host(state.store->device(), DType::kFloat32, {forward.rows, keys.count}, keys.mask.data());
+  }
+  return chosen.mask;
+}
+
+const ops::ChoiceBlocks& blocks_of(const State& state, const Forward::State& forward, ChosenCells& chosen,
+                                   std::int32_t ratio) KVTRIE_REQUIRES(state.mutex) {
+  const auto [entry, is_new] = chosen.blocks.try_emplace(ratio);
+  if (is_new)
+    entry->second = {state.store->device(), chosen.seen.blocks(state, forward, ratio), std::int64_t{forward.rows}};
+  return entry->second;
+}
+
+// Index keys of a layer, where they lie if they are numbers by themselves.
+ops::ListedKeys index_keys(State& state, std::uint32_t index, const ChosenCells& chosen) KVTRIE_REQUIRES(state.mutex) {
+  const ops::ListedCells keys = listed_cells(state, index, chosen, state.shape.formats.k->plain());
+  const Tensor& k = keys.pool.k;
+  return {keys.cells.defined() ? k : k.reshape({k.dim(1), 1, k.dim(2)}), keys.cells};
+}
+
+void require_index(const State& state, const Forward::State& open, const Tensor& q, const char* where)
+    KVTRIE_REQUIRES(state.mutex) {
+  require_device(state, where);
+  if (state.shape.kv_heads != 1)
+    fail(ErrorKind::kNotSupported, where, "kv_heads: got ", state.shape.kv_heads, ", allowed 1");
+  kvtrie::check_query(*state.store, open.rows, q, ops::AttentionOptions{}, where);
+}
+
 }  // namespace
 
 Tensor CausalCache::choose_keys(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& weights,
@@ -62,16 +78,31 @@ Tensor CausalCache::choose_keys(Forward& forward, std::int32_t layer, const Tens
   const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, where);
-  require_device(*state_, where);
-  if (shape().kv_heads != 1) fail(ErrorKind::kNotSupported, where, "kv_heads: got ", shape().kv_heads, ", allowed 1");
-  kvtrie::check_query(*state_->store, open.rows, q, ops::AttentionOptions{}, where);
+  require_index(*state_, open, q, where);
   ChosenCells& chosen = chosen_cells(*state_, open);
-  if (!chosen.mask.defined()) chosen.mask = chosen.seen.mask(*state_, open, state_->store->device());
+  const Tensor& mask = mask_of(*state_, open, chosen);
   open.was_read = true;
-  const ops::ListedCells keys = listed_cells(*state_, index, chosen, shape().formats.k->plain());
-  const Tensor& k = keys.pool.k;
-  const ops::ListedKeys named{keys.cells.defined() ? k : k.reshape({k.dim(1), 1, k.dim(2)}), keys.cells};
-  return ops::choose_keys(q, named, weights, chosen.mask, count);
+  return ops::choose_keys(q, index_keys(*state_, index, chosen), weights, mask, count, shape().cells);
+}
+
+Tensor CausalCache::choose_blocks(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& weights,
+                                  std::int32_t ratio, std::int32_t count, const ops::BlockKeys& made) {
+  const char* where = "causal_cache.choose_blocks";
+  const MutexLock lock(state_->mutex);
+  Forward::State& open = *forward.state_;
+  const std::uint32_t index = require_readable(state_, open, layer, where);
+  require_index(*state_, open, q, where);
+  if (state_->is_windowed())
+    fail(ErrorKind::kNotSupported, where, "visibility: got a window or chunks, allowed attention to all keys");
+  const auto cells = static_cast<std::int32_t>(shape().cells);
+  require(ratio >= 1 && ratio <= cells, where, "ratio: got ", ratio, ", allowed 1 to ", cells,
+          ", the cells of the cache");
+  require(count >= 1, where, "count: got ", count, ", allowed 1 or more");
+  ChosenCells& chosen = chosen_cells(*state_, open);
+  const ops::ChoiceBlocks& blocks = blocks_of(*state_, open, chosen, ratio);
+  open.was_read = true;
+  return ops::choose_blocks(q, index_keys(*state_, index, chosen), blocks, weights, made,
+                            std::min(count, cells / ratio));
 }
 
 Tensor CausalCache::attend_chosen(Forward& forward, std::int32_t layer, const Tensor& q, const Tensor& chosen,
@@ -85,7 +116,7 @@ Tensor CausalCache::attend_chosen(Forward& forward, std::int32_t layer, const Te
   kvtrie::check_query(*state_->store, open.rows, q, options, where);
   ChosenCells& cells = chosen_cells(*state_, open);
   open.was_read = true;
-  return ops::attend_chosen(q, listed_cells(*state_, index, cells, /*in_place=*/true), chosen, options, &cells.plan);
+  return ops::attend_chosen(q, listed_cells(*state_, index, cells, /*in_place=*/true), chosen, options, &cells.plans);
 }
 
 }  // namespace kvtrie

@@ -12,7 +12,12 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer, RowO
   const SeenCells seen(*state_, open);
   History history;
   std::tie(history.k, history.v) = state_->store->rows(index, seen.columns.spans(), order);
-  history.mask = seen.mask(*state_, open, history.k.defined() ? history.k.device() : nullptr);
+  const Shape shape{open.rows, static_cast<std::int64_t>(seen.columns.count())};
+  history.mask = Tensor::host(DType::kFloat32, shape);
+  seen.write_mask(history.mask.host_span<float>(), *state_, open);
+  const cl::DevicePtr device = history.k.defined() ? history.k.device() : nullptr;
+  if (device != nullptr)
+    history.mask = Tensor::from_host(device, DType::kFloat32, shape, Tensor(history.mask).host_data());
   open.was_read = true;
   return history;
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cache/causal_cache_state.h"
+#include "ops/chosen.h"
 
 namespace kvtrie {
 
@@ -83,12 +84,32 @@ struct SeenCells {
   SeenCells(const CausalCache::State& state, const Forward::State& forward) KVTRIE_REQUIRES(state.mutex);
 
   // float32 [rows, columns]: 0 where the row's own history has the cell at a position that it sees, else -inf.
-  Tensor mask(const CausalCache::State& state, const Forward::State& forward, const cl::DevicePtr& device) const
+  void write_mask(std::span<float> mask, const CausalCache::State& state, const Forward::State& forward) const
       KVTRIE_REQUIRES(state.mutex);
   bool any_moved() const;
+  std::vector<std::int32_t> cells() const;  // of each column
+  // The columns as keys that are chosen one by one. `masked`: with a mask.
+  ops::ChoiceTables keys(const CausalCache::State& state, const Forward::State& forward, bool masked) const
+      KVTRIE_REQUIRES(state.mutex);
+  // The columns in blocks of `ratio` along each sequence. There is one at least, which may be nobody's. REQUIRES: rows
+  // see all that came before them.
+  ops::ChoiceTables blocks(const CausalCache::State& state, const Forward::State& forward, std::int32_t ratio) const
+      KVTRIE_REQUIRES(state.mutex);
 
   std::vector<CellSpans> histories;  // of each sequence
   Columns columns;
+};
+
+// What all layers of a forward share that choose from its keys or attend to chosen ones, on the device. Keys that have
+// moved are read as copies, whose numbers need no cells.
+struct ChosenCells {
+  PreparedStepPtr of;
+  SeenCells seen;
+  bool copied = false;
+  Tensor cells = {};                                   // int32 [columns]; undefined where copied
+  Tensor mask = {};                                    // undefined until a layer chooses keys
+  std::map<std::int32_t, ops::ChoiceBlocks> blocks{};  // by ratio
+  ops::ChosenPlans plans = {};
 };
 
 }  // namespace kvtrie

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/attention.h"
+#include "ops/chosen_launch.h"
 #include "ops/reference_chosen.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -15,39 +16,25 @@ namespace {
 
 constexpr std::int64_t kScratch = std::int64_t{16} << 20;  // bytes of scores at a time
 
-struct Sizes {
-  std::int32_t rows = 0, heads = 0, dim = 0, keys = 0;
-};
-
-// KEYS of kernels/chosen.cl.
-std::size_t keys_at_once(cl::Device& device) {
-  return lanes_for(device) > 1 ? 16 : static_cast<std::size_t>(vector_width(device));
-}
-
-std::string options_of(cl::Device& device, const Sizes& sizes, DType kept) {
-  const std::int32_t lanes = lanes_for(device);
-  return join("-DLANES=", lanes, row_option(device), " -DKEPT_AS=", storage_code(kept), " -DDIM=", sizes.dim,
-              lanes > 1 ? std::string() : join(" -DINDEX_VW=", vector_width(device)));
-}
-
-void launch_scores(const Sizes& sizes, const Tensor& q, const ListedKeys& keys, const Tensor& weights,
-                   const Tensor& mask, const Tensor& scores) {
+void launch_scores(const ChoiceSizes& sizes, const Tensor& q, const ListedKeys& keys, const Tensor& weights,
+                   const Tensor& mask, const Tensor& scores, std::int32_t count) {
   cl::Device& device = *q.device();
   const std::size_t lanes = lanes_for(device);
-  const auto count = static_cast<std::size_t>(sizes.keys), rows = static_cast<std::size_t>(q.dim(0));
+  const auto groups = divide_up(static_cast<std::size_t>(sizes.keys), keys_at_once(device)),
+             rows = static_cast<std::size_t>(q.dim(0));
   const Tensor& cells = keys.cells.defined() ? keys.cells : q;
-  device.launch(device.kernel("chosen", "score_keys", options_of(device, sizes, keys.k.dtype())),
-                {round_up(divide_up(count, keys_at_once(device)), lanes), rows, 0}, {lanes, 1, 0}, q.buffer(),
-                q.offset(), keys.k.buffer(), keys.k.offset(), cells.buffer(), cells.offset(),
-                std::int32_t{keys.cells.defined()}, weights.buffer(), weights.offset(), mask.buffer(), mask.offset(),
-                scores.buffer(), sizes.heads, sizes.keys);
+  device.launch(device.kernel("chosen", "score_keys", chosen_options(device, sizes.dim, keys.k.dtype())),
+                {round_up(groups, lanes), rows, 0}, {lanes, 1, 0}, q.buffer(), q.offset(), keys.k.buffer(),
+                keys.k.offset(), cells.buffer(), cells.offset(), std::int32_t{keys.cells.defined()}, weights.buffer(),
+                weights.offset(), weights.rank() == 1 ? 0 : sizes.heads, mask.buffer(), mask.offset(), scores.buffer(),
+                sizes.heads, sizes.keys, count);
 }
 
-void launch_choice(const Sizes& sizes, const Tensor& scores, DType kept, const Tensor& chosen) {
+void launch_choice(const ChoiceSizes& sizes, const Tensor& scores, DType kept, const Tensor& chosen) {
   cl::Device& device = *scores.device();
   const std::size_t lanes = lanes_for(device), rows = static_cast<std::size_t>(chosen.dim(0));
-  device.launch(device.kernel("chosen", "choose_keys", options_of(device, sizes, kept)), {lanes, rows, 0},
-                {lanes, 1, 0}, scores.buffer(), scores.offset(), chosen.buffer(), chosen.offset(), sizes.keys,
+  device.launch(device.kernel("chosen", "choose_keys", chosen_options(device, sizes.dim, kept)), {lanes, rows, 0},
+                {lanes, 1, 0}, scores.buffer(), chosen.buffer(), chosen.offset(), sizes.keys,
                 static_cast<std::int32_t>(chosen.dim(1)));
 }
 
@@ -93,14 +80,14 @@ AttentionPlan plan_of(std::int32_t rows, std::int32_t count, const PlanLimits& l
 // Three rows of two heads and 133 keys, of which rows see 133, 70 and none. Keys repeat, so that scores tie.
 struct SmallCase {
   static constexpr std::int32_t kRows = 3, kHeads = 2, kCount = 133, kSeen[kRows] = {133, 70, 0};
-  Sizes sizes;
+  ChoiceSizes sizes;
   reference::ChosenShape shape;
   std::vector<float> q, weights, mask;
   std::vector<std::byte> k;
   Tensor q_tensor, weights_tensor, mask_tensor;
   ListedKeys keys;  // every second cell of a pool, from the last on
 
-  SmallCase(const cl::DevicePtr& device, const Sizes& like, DType kept)
+  SmallCase(const cl::DevicePtr& device, const ChoiceSizes& like, DType kept)
       : sizes{kRows, kHeads, like.dim, kCount},
         shape{kRows, kHeads, static_cast<std::size_t>(like.dim), kCount},
         q(shape.rows * shape.heads * shape.dim),
@@ -147,11 +134,11 @@ std::vector<Number> on_host(const Tensor& tensor) {
 }
 
 // The kernels' own scores are what is chosen from: rounding may order two of the reference's otherwise.
-bool choice_agrees(const cl::DevicePtr& device, const Sizes& like, DType kept) {
+bool choice_agrees(const cl::DevicePtr& device, const ChoiceSizes& like, DType kept) {
   const SmallCase small(device, like, kept);
   const Tensor scores = Tensor::empty(device, DType::kFloat32, small.mask_tensor.shape());
   const Tensor chosen = Tensor::empty(device, DType::kInt32, {SmallCase::kRows, 75});
-  launch_scores(small.sizes, small.q_tensor, small.keys, small.weights_tensor, small.mask_tensor, scores);
+  launch_scores(small.sizes, small.q_tensor, small.keys, small.weights_tensor, small.mask_tensor, scores, 75);
   launch_choice(small.sizes, scores, kept, chosen);
   const auto got = on_host<float>(scores);
   const auto wanted = reference::score_keys(small.shape, small.q, {small.k.data(), kept}, small.weights, small.mask);
@@ -199,24 +186,55 @@ void check_keys(const char* where, const Tensor& q, const Tensor& k) {
   check_float(where, "k", k);
 }
 
-ChosenPlan make_plan(const cl::DevicePtr& device, std::int64_t rows, std::int64_t count) {
+const ChosenPlan& plan_for(ChosenPlans& plans, const Tensor& q, const Tensor& chosen) {
+  for (const ChosenPlan& each : plans)
+    if (each.rows == q.dim(0) && each.count == chosen.dim(1)) return each;
   const AttentionPlan plan =
-      plan_of(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(count), plan_limits(*device));
+      plan_of(static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(chosen.dim(1)), plan_limits(*q.device()));
   std::vector<std::int32_t> table;
   const PlanOffsets offsets = append_plan(table, plan);
-  return {upload_plan(device, plan), offsets, rows, count};
+  plans.push_back({upload_plan(q.device(), plan), offsets, q.dim(0), chosen.dim(1),
+                   static_cast<std::int32_t>(plan.tiles.size()), static_cast<std::int32_t>(plan.partials)});
+  return plans.back();
 }
 
 }  // namespace
 
+std::size_t keys_at_once(cl::Device& device) {
+  return lanes_for(device) > 1 ? 16 : static_cast<std::size_t>(vector_width(device));
+}
+
+std::string chosen_options(cl::Device& device, std::int32_t dim, DType kept) {
+  const std::int32_t lanes = lanes_for(device);
+  return join("-DLANES=", lanes, row_option(device), " -DKEPT_AS=", storage_code(kept), " -DDIM=", dim,
+              lanes > 1 ? std::string() : join(" -DINDEX_VW=", vector_width(device)));
+}
+
+void choose_among(const ChoiceSizes& sizes, const Tensor& q, const ListedKeys& keys, const Tensor& weights,
+                  const Tensor& mask, const Tensor& chosen) {
+  const cl::DevicePtr& device = q.device();
+  const DType kept = keys.k.dtype();
+  require_variant(device, join("chosen choose ", chosen_options(*device, sizes.dim, kept)),
+                  [&] { return choice_agrees(device, sizes, kept); });
+  const auto count = static_cast<std::int32_t>(chosen.dim(1));
+  const std::int64_t rows = std::clamp<std::int64_t>(kScratch / 4 / sizes.keys, 1, q.dim(0));
+  const Tensor scores = Tensor::empty(device, DType::kFloat32, {rows, sizes.keys});
+  for (std::int64_t row = 0; row < q.dim(0); row += rows) {
+    const std::int64_t end = std::min(row + rows, q.dim(0));
+    const Tensor own = weights.rank() == 1 ? weights : weights.slice(row, end);
+    launch_scores(sizes, q.slice(row, end), keys, own, mask.slice(row, end), scores, count);
+    launch_choice(sizes, scores, kept, chosen.slice(row, end));
+  }
+}
+
 Tensor choose_keys(const Tensor& q, const ListedKeys& keys, const Tensor& weights, const Tensor& mask,
-                   std::int32_t count) {
+                   std::int32_t count, std::int64_t width) {
   constexpr const char* kWhere = "ops.choose_keys";
   const Tensor& k = keys.k;
   check_keys(kWhere, q, k);
   check_shape(kWhere, "k", k, keys.cells.defined() ? Shape{1, k.dim(1), q.dim(2)} : Shape{k.dim(0), 1, q.dim(2)});
-  const Sizes sizes{static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)),
-                    static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(keys.count())};
+  const ChoiceSizes sizes{static_cast<std::int32_t>(q.dim(0)), static_cast<std::int32_t>(q.dim(1)),
+                          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(keys.count())};
   for (const auto& [name, tensor, width] :
        {std::tuple("weights", &weights, q.dim(1)), std::tuple("mask", &mask, keys.count())}) {
     check_same_device(kWhere, name, *tensor, q);
@@ -224,26 +242,14 @@ Tensor choose_keys(const Tensor& q, const ListedKeys& keys, const Tensor& weight
     check_shape(kWhere, name, *tensor, {q.dim(0), width});
   }
   require(count > 0, kWhere, "count: got ", count, ", allowed 1 or more");
-  const cl::DevicePtr& device = q.device();
-  require_variant(device, join("chosen choose ", options_of(*device, sizes, k.dtype())),
-                  [&] { return choice_agrees(device, sizes, k.dtype()); });
-  Tensor chosen = Tensor::empty(device, DType::kInt32, {q.dim(0), std::min(count, sizes.keys)});
-  if (sizes.keys <= count) {  // all that a row sees: the mask orders them as well as scores would
-    launch_choice(sizes, mask, k.dtype(), chosen);
-    return chosen;
-  }
-  const std::int64_t rows = std::clamp<std::int64_t>(kScratch / 4 / sizes.keys, 1, q.dim(0));
-  const Tensor scores = Tensor::empty(device, DType::kFloat32, {rows, sizes.keys});
-  for (std::int64_t row = 0; row < q.dim(0); row += rows) {
-    const std::int64_t end = std::min(row + rows, q.dim(0));
-    launch_scores(sizes, q.slice(row, end), keys, weights.slice(row, end), mask.slice(row, end), scores);
-    launch_choice(sizes, scores, k.dtype(), chosen.slice(row, end));
-  }
+  const std::int64_t most = std::min<std::int64_t>(count, std::max<std::int64_t>(width, sizes.keys));
+  Tensor chosen = Tensor::empty(q.device(), DType::kInt32, {q.dim(0), most});
+  choose_among(sizes, q, keys, weights, mask, chosen);
   return chosen;
 }
 
 Tensor attend_chosen(const Tensor& q, const ListedCells& keys, const Tensor& chosen, const AttentionOptions& options,
-                     ChosenPlan* plan) {
+                     ChosenPlans* plans) {
   constexpr const char* kWhere = "ops.attend_chosen";
   check_chosen(kWhere, q, chosen);
   const cl::DevicePtr& device = q.device();
@@ -251,9 +257,8 @@ Tensor attend_chosen(const Tensor& q, const ListedCells& keys, const Tensor& cho
     return Tensor::zeros(device, DType::kFloat32, {q.dim(0), q.dim(1), keys.pool.value_dim()});
   require_variant(device, join("chosen places ", lanes_for(*device)),
                   [&] { return places_agree(device, false) && places_agree(device, true); });
-  ChosenPlan own;
-  ChosenPlan& used = plan == nullptr ? own : *plan;
-  if (used.rows != q.dim(0) || used.count != chosen.dim(1)) used = make_plan(device, q.dim(0), chosen.dim(1));
+  ChosenPlans own;
+  const ChosenPlan& used = plan_for(plans == nullptr ? own : *plans, q, chosen);
   launch_places(chosen, static_cast<std::int32_t>(keys.count()), keys.cells, used.uploaded.table(), used.offsets);
   return attend_spans(q, keys.pool, used.uploaded, options);
 }

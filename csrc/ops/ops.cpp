@@ -160,6 +160,7 @@ Tensor silu(const Tensor& x) { return unary("ops.silu", "silu", x); }
 Tensor sigmoid(const Tensor& x) { return unary("ops.sigmoid", "sigmoid", x); }
 Tensor softplus(const Tensor& x) { return unary("ops.softplus", "softplus", x); }
 Tensor relu_squared(const Tensor& x) { return unary("ops.relu_squared", "relu_squared", x); }
+Tensor signed_root(const Tensor& x) { return unary("ops.signed_root", "signed_root", x); }
 
 Tensor silu_mul(const Tensor& gate_, const Tensor& up) { return gate("ops.silu_mul", "silu_mul", gate_, up); }
 

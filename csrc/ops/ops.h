@@ -29,6 +29,7 @@ Tensor silu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor softplus(const Tensor& x);
 Tensor relu_squared(const Tensor& x);                   // max(x, 0)^2
+Tensor signed_root(const Tensor& x);                    // sign(x) sqrt(max(|x|, 1e-6))
 Tensor silu_mul(const Tensor& gate, const Tensor& up);  // silu(gate) * up
 enum class Gelu : std::uint8_t { kTanh, kExact };       // gelu_pytorch_tanh, or with erf
 Tensor gelu_mul(const Tensor& gate, const Tensor& up, Gelu kind = Gelu::kTanh);

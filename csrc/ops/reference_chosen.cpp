@@ -49,4 +49,36 @@ std::vector<std::int32_t> choose_keys(const ChosenShape& shape, std::span<const 
   return chosen;
 }
 
+std::vector<float> mean_keys(const ChoiceTables& tables, Numbers k, std::span<const float> norm, float eps,
+                             float offset, const RopeParams& rope) {
+  const std::size_t dim = norm.size(), ratio = static_cast<std::size_t>(tables.ratio);
+  std::vector<float> means;
+  for (std::size_t block = 0; block < static_cast<std::size_t>(tables.count); ++block) {
+    for (std::size_t d = 0; d < dim; ++d) {
+      double sum = 0.0;
+      for (std::size_t i = 0; i < ratio; ++i)
+        sum += k[static_cast<std::size_t>(tables.tokens[block * ratio + i]) * dim + d];
+      means.push_back(static_cast<float>(sum / static_cast<double>(ratio)));
+    }
+  }
+  return reference::rope(rms_norm(means, norm, eps, offset), tables.starts, 1, dim, rope);
+}
+
+std::vector<std::int32_t> spread_blocks(const ChoiceTables& tables, std::span<const std::int32_t> best,
+                                        std::size_t rows) {
+  const std::size_t count = best.size() / rows, ratio = static_cast<std::size_t>(tables.ratio);
+  std::vector<std::int32_t> chosen;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (const std::int32_t block : best.subspan(row * count, count)) {
+      for (std::size_t i = 0; i < ratio; ++i) {
+        const bool known = block >= 0 && block < tables.count;
+        chosen.push_back(known ? tables.tokens[static_cast<std::size_t>(block) * ratio + i] : -1);
+      }
+    }
+    const auto tail = tables.tails.begin() + static_cast<std::ptrdiff_t>(row * (ratio - 1));
+    chosen.insert(chosen.end(), tail, tail + static_cast<std::ptrdiff_t>(ratio - 1));
+  }
+  return chosen;
+}
+
 }  // namespace kvtrie::ops::reference

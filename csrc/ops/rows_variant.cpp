@@ -59,6 +59,7 @@ double elementwise(const std::string& op, double x, double z) {
   if (op == "sigmoid") return reference::sigmoid(x);
   if (op == "softplus") return reference::softplus(x);
   if (op == "relu_squared") return std::max(x, 0.0) * std::max(x, 0.0);
+  if (op == "signed_root") return std::copysign(std::sqrt(std::max(std::abs(x), 1e-6)), x);
   if (op == "add") return x + z;
   if (op == "mul") return x * z;
   if (op == "silu_mul") return reference::silu(x) * z;

@@ -161,6 +161,13 @@ Tensor Step::choose_keys(std::int32_t layer, const Tensor& q, const Tensor& weig
   return cache_->caches()[owner]->choose_keys(open_.of_attention(owner), layer, q, weights, count);
 }
 
+Tensor Step::choose_blocks(std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t ratio,
+                           std::int32_t count, const ops::BlockKeys& made) {
+  const std::size_t owner = attention_of(layer);
+  attended_ = true;
+  return cache_->caches()[owner]->choose_blocks(open_.of_attention(owner), layer, q, weights, ratio, count, made);
+}
+
 Tensor Step::attend_chosen(std::int32_t layer, const Tensor& q, const Tensor& chosen,
                            const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);

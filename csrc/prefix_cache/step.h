@@ -55,6 +55,8 @@ class Step {
   CausalCache::History get(std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
   // Attention to chosen keys (causal_cache.h).
   Tensor choose_keys(std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t count);
+  Tensor choose_blocks(std::int32_t layer, const Tensor& q, const Tensor& weights, std::int32_t ratio,
+                       std::int32_t count, const ops::BlockKeys& made);
   Tensor attend_chosen(std::int32_t layer, const Tensor& q, const Tensor& chosen, const ops::AttentionOptions& options);
   Tensor attend_stored(std::int32_t layer, const Tensor& q,
                        const ops::AttentionOptions& options);  // K, V were put before

@@ -58,6 +58,13 @@ Tensor to_optional_tensor(py::handle value, const Placement& placement, std::str
   return value.is_none() ? Tensor{} : to_tensor(value, placement, where, name, wanted);
 }
 
+Tensor to_values(py::handle value, const Tensor& keys, const Placement& placement, std::string_view where) {
+  if (!value.is_none()) return to_tensor(value, placement, where, "v");
+  Shape shape = keys.shape();
+  if (!shape.empty()) shape.back() = 0;
+  return Tensor::empty(keys.device(), keys.dtype(), std::move(shape));
+}
+
 Placement placement_among(std::initializer_list<py::handle> values) {
   for (const py::handle value : values) {
     if (!py::isinstance<Tensor>(value)) continue;

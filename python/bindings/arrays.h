@@ -35,6 +35,8 @@ Tensor to_tensor(py::handle value, const Placement& placement, std::string_view 
 // None becomes an undefined tensor.
 Tensor to_optional_tensor(py::handle value, const Placement& placement, std::string_view where, std::string_view name,
                           std::optional<DType> wanted = {});
+// V beside these keys: None becomes rows without numbers, for caches that have no values.
+Tensor to_values(py::handle value, const Tensor& keys, const Placement& placement, std::string_view where);
 // Where the first tensor among `values` is; the default device when there is none.
 Placement placement_among(std::initializer_list<py::handle> values);
 

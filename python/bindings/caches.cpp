@@ -57,10 +57,11 @@ CachePtr make_cache(const Typed<"int | Integers">& layers, const Typed<"int">& k
   return CausalCache::create(std::move(store), std::move(options));
 }
 
-void put(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v) {
+void put(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k,
+         const Typed<"ArrayLike | None">& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self);
-  const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
+  const Tensor keys = to_tensor(k, place, "put", "k"), values = to_values(v, keys, place, "put");
   without_gil([&] { self.put(*self.current_forward(), number, keys, values); });
 }
 
@@ -148,11 +149,16 @@ fit. Raises ``CacheFullError`` when there are not enough free cells; nothing has
 The patches of an image see each other like that. What the window or chunk hides below stays hidden. Each call replaces the one
 before, and a new step begins without; once a layer was attended, other rows raise ``ArgumentError``.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"),
-        "Stores this step's K [tokens, kv_heads, head_dim] and V [tokens, kv_heads, v_head_dim] of one layer, once.");
+        "Stores this step's K [tokens, kv_heads, head_dim] and V [tokens, kv_heads, v_head_dim] of one layer, once; v "
+        "None "
+        "where the cache has no values.");
   c.def("get", &get, py::arg("layer"), R"(This step's history as (k, v, mask), for models that do their own attention.
 
 k and v are copies [n, kv_heads, dim] in the cache's dtypes (q8_0, q4h: float32), of what at least one row sees; mask float32
 [tokens, n] is 0 where a row sees a key, else -inf.)");
+  add_blocks(
+      c, [](CausalCache& self, std::int32_t) { return placement_of(self); },
+      [](CausalCache& self, auto&&... given) { return self.choose_blocks(*self.current_forward(), given...); });
   add_chosen(
       c, [](CausalCache& self, std::int32_t) { return placement_of(self); },
       [](CausalCache& self, auto&&... given) { return self.choose_keys(*self.current_forward(), given...); },

@@ -178,6 +178,8 @@ void init_elementwise(py::module_& m) {
   m.def("sigmoid", unary("sigmoid", &ops::sigmoid), py::arg("x"), "1 / (1 + exp(-x)), float32.");
   m.def("softplus", unary("softplus", &ops::softplus), py::arg("x"), "log(1 + exp(x)), float32.");
   m.def("relu_squared", unary("relu_squared", &ops::relu_squared), py::arg("x"), "max(x, 0) squared, float32.");
+  m.def("signed_root", unary("signed_root", &ops::signed_root), py::arg("x"),
+        "sign(x) * sqrt(max(|x|, 1e-6)), float32; 0 of 0. Source: the gates of n-grams of Qwen4-Exp.");
   m.def("softmax", unary("softmax", &ops::softmax), py::arg("x"), "Over the last axis, float32.");
   m.def("silu_mul", binary("silu_mul", "gate", "up", &ops::silu_mul), py::arg("gate"), py::arg("up"),
         "silu(gate) * up.");

@@ -134,11 +134,11 @@ Tensor attend_qkv(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike"
   return without_gil([&] { return self.attend_qkv(number, rows, projection, options); });
 }
 
-void put(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v,
+void put(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike | None">& v,
          const Typed<"bool">& heads_first) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self, number);
-  const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
+  const Tensor keys = to_tensor(k, place, "put", "k"), values = to_values(v, keys, place, "put");
   const RowOrder order = to_row_order(heads_first, "put");
   without_gil([&] { self.put(number, keys, values, order); });
 }
@@ -204,12 +204,15 @@ a weight [head_dim] is given, then rotated to the step's positions by the ``ops.
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("heads_first") = false,
         R"(Stores K and V of one layer, once in each step.
 
-k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim], or [kv_heads, rows, dim] with ``heads_first``.)");
+k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim] (None: no values), or [kv_heads, rows, dim] with ``heads_first``.)");
   c.def("get", &get, py::arg("layer"), py::kw_only(), py::arg("heads_first") = false,
         R"(The history of this step's rows after ``put``, as (k, v, mask), for models that do their own attention.
 
 k and v are copies [n, kv_heads, dim], or [kv_heads, n, dim] with ``heads_first``, in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
+  add_blocks(
+      c, [](const Step& self, std::int32_t layer) { return placement_of(self, layer); },
+      [](Step& self, auto&&... given) { return self.choose_blocks(given...); });
   add_chosen(
       c, [](const Step& self, std::int32_t layer) { return placement_of(self, layer); },
       [](Step& self, auto&&... given) { return self.choose_keys(given...); },

@@ -48,6 +48,7 @@ route: Final = _ops.route
 sample: Final = _ops.sample
 scale_rows: Final = _ops.scale_rows
 sigmoid: Final = _ops.sigmoid
+signed_root: Final = _ops.signed_root
 silu: Final = _ops.silu
 silu_mul: Final = _ops.silu_mul
 softmax: Final = _ops.softmax
@@ -95,6 +96,7 @@ __all__ = [
     "sample",
     "scale_rows",
     "sigmoid",
+    "signed_root",
     "silu",
     "silu_mul",
     "softmax",

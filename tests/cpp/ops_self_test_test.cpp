@@ -165,7 +165,7 @@ TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
   l2_norm(x, 1e-6f);
   argmax(softmax(x));
   sample(x, {});
-  for (const auto unary : {&silu, &sigmoid, &softplus, &relu_squared}) unary(x);
+  for (const auto unary : {&silu, &sigmoid, &softplus, &relu_squared, &signed_root}) unary(x);
   clamp(x, {1.0f, -1.0f, 1.0f, 0.0f});
   for (const auto binary : {&add, &mul, &silu_mul}) binary(x, x);
   for (const Gelu kind : {Gelu::kTanh, Gelu::kExact}) gelu_mul(x, x, kind);

@@ -23,6 +23,7 @@ _UNARY = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.logaddexp(x, 0),
     "relu_squared": lambda x: np.maximum(x, 0) ** 2,
+    "signed_root": lambda x: np.sign(x) * np.sqrt(np.maximum(np.abs(x), 1e-6)),
     "clamp_scaled": lambda x: np.clip(2 * x, -1.5, 2.5) + 0.25,
 }
 _BOUNDS = {"clamp_scaled": [2.0, -1.5, 2.5, 0.25]}  # scale, low, high, shift
@@ -188,10 +189,12 @@ def score_keys(program: ptx.Program, seed: int) -> ptx.Report:
     cells = np.random.default_rng(26).permutation(2 * _KEYS)[:_KEYS].astype(np.int32)
     pool = np.full((2 * _KEYS, 36), np.nan, np.float32)
     pool[cells] = k
-    given = [q, 0, pool, 0, cells, 0, 1, w, 0, mask, 0, scores, 2, _KEYS]
-    report = launch(program, (1, 3, 1), LANES, memory, given, seed)
-    wanted = np.einsum("rh,rhn->rn", w, np.maximum(np.einsum("rhd,nd->rhn", q, k), 0))
-    assert (memory.get(scores, (3, _KEYS), np.float32) == np.where(mask == 0, wanted, -np.inf)).all()
+    for count, stride in ((_KEYS, 2), (_KEYS - 1, 0), (_KEYS - 1, 2)):
+        given = [q, 0, pool, 0, cells, 0, 1, w, 0, stride, mask, 0, scores, 2, _KEYS, count]
+        report = launch(program, (1, 3, 1), LANES, memory, given, seed)
+        own = np.einsum("rh,rhn->rn", w if stride else w[[0, 0, 0]], np.maximum(np.einsum("rhd,nd->rhn", q, k), 0))
+        wanted = np.where(mask == 0, own if count < _KEYS else 0, -np.inf)
+        assert (memory.get(scores, (3, _KEYS), np.float32) == wanted).all()
     return report
 
 
@@ -200,10 +203,10 @@ def choose_keys(program: ptx.Program, seed: int) -> ptx.Report:
     scores = np.random.default_rng(24).integers(-3, 4, (3, _KEYS)).astype(np.float32)
     scores[np.arange(_KEYS) >= np.array(_SEEN)[:, None]] = -np.inf
     scores[0, 3] = -0.0
-    for count in (70, 120):
+    for count in (70, 120, 160):
         memory = ptx.GlobalMemory()
         chosen = memory.put(np.full((3, count), -7, np.int32))
-        report = launch(program, (1, 3, 1), LANES, memory, [scores, 0, chosen, 0, _KEYS, count], seed)
+        report = launch(program, (1, 3, 1), LANES, memory, [scores, chosen, 0, _KEYS, count], seed)
         wanted = np.full((3, count), -1)
         for row, seen in enumerate(_SEEN):
             best = np.sort(np.argsort(-scores[row, :seen], kind="stable")[:count])
@@ -231,6 +234,48 @@ def place_chosen(program: ptx.Program, seed: int) -> ptx.Report:
         cells[row] = np.pad(places[own], (0, count - len(own)))
         wanted[bounds_at + 2 * row + 1] = len(own)
     assert (memory.get(table, wanted.shape, np.int32) == wanted).all()
+    return report
+
+
+def mean_keys(program: ptx.Program, seed: int) -> ptx.Report:
+    """19 blocks of three keys, halves, then neighbours; none of it where as many are chosen."""
+    random, blocks, ratio, dim, pairs, factor = np.random.default_rng(27), 19, 3, 36, 13, 1.25
+    pool = random.standard_normal((2 * _KEYS, dim)).astype(np.float32)
+    cells, weight = random.permutation(2 * _KEYS)[:_KEYS].astype(np.int32), random.standard_normal(dim)
+    tokens, starts = random.permutation(_KEYS)[: blocks * ratio].astype(np.int32), np.arange(blocks) * ratio
+    frequencies = (100.0 ** (-np.arange(pairs) / pairs)).astype(np.float32)
+    mean = pool[cells[tokens]].astype(np.float64).reshape(blocks, ratio, dim).mean(1)
+    normed = mean / np.sqrt((mean**2).mean(-1, keepdims=True) + 1e-5) * (1 + weight)
+    for interleaved, count in ((0, 18), (1, 18), (0, 19)):
+        memory = ptx.GlobalMemory()
+        means = memory.put(np.full((blocks, dim), 7, np.float32))
+        turns = [frequencies, pairs, interleaved, np.float32(factor), np.float32(1e-5), np.float32(1)]
+        given = [pool, 0, cells, 0, 1, tokens, 0, starts.astype(np.int32), 0, weight.astype(np.float32), 0]
+        report = launch(program, (1, 2, 1), LANES, memory, [*given, *turns, ratio, means, blocks, count], seed)
+        first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (
+            slice(0, pairs), slice(pairs, 2 * pairs))  # fmt: skip
+        angle, wanted = starts[:, None] * frequencies.astype(np.float64), normed.copy()
+        c, s = np.cos(angle) * factor, np.sin(angle) * factor
+        wanted[:, first] = normed[:, first] * c - normed[:, second] * s
+        wanted[:, second] = normed[:, second] * c + normed[:, first] * s
+        assert_near(memory.get(means, (blocks, dim), np.float32), wanted if count < blocks else 7 + 0 * wanted, 2e-5)
+    return report
+
+
+def spread_blocks(program: ptx.Program, seed: int) -> ptx.Report:
+    """30 blocks of three for each of two rows, some of them none, and tails."""
+    random, blocks, count, ratio = np.random.default_rng(28), 40, 30, 3
+    tokens = random.permutation(blocks * ratio).astype(np.int32).reshape(blocks, ratio)
+    best = random.permuted(np.tile(np.arange(blocks, dtype=np.int32), (2, 1)), axis=1)[:, :count].copy()
+    best[0, [4, 17]] = -1, blocks
+    tails = np.array([[120, -1], [121, 122]], np.int32)
+    memory = ptx.GlobalMemory()
+    chosen = memory.put(np.full((2, count * ratio + ratio - 1), -7, np.int32))
+    given = [best, 0, tokens, 0, tails, 0, chosen, 0, blocks, count, ratio]
+    report = launch(program, (1, 2, 1), LANES, memory, given, seed)
+    known = (best >= 0) & (best < blocks)
+    inside = np.where(known[:, :, None], tokens[np.where(known, best, 0)], -1).reshape(2, -1)
+    assert (memory.get(chosen, (2, count * ratio + ratio - 1), np.int32) == np.hstack([inside, tails])).all()
     return report
 
 
@@ -405,6 +450,7 @@ _COPIES = Variant("copy", _VECTORS, ("copy_rows", "take_rows"), LANES)
 _TOP = "after the largest logit: `shared` is not written again before the barriers of what follows"
 _FIRST = "before the first sum: nothing has read `shared` yet"
 _LAST = "the last one behind a sum: nothing writes `shared` after it"
+_NORM = "the last one behind a sum: that behind the norm comes before `shared` is written again"
 
 SMALL_PLAYS: list[Case] = [
     *[Case(Variant("elementwise", (f"OP={op}", *_VECTORS), (op,), LANES), op, elementwise(op)) for op in OPERATIONS],
@@ -414,6 +460,8 @@ SMALL_PLAYS: list[Case] = [
     Case(_CHOSEN, "score_keys", score_keys),
     Case(_CHOSEN, "choose_keys", choose_keys, ((2, _FIRST),)),
     Case(_CHOSEN, "place_chosen", place_chosen, ((0, _FIRST),)),
+    Case(_CHOSEN, "mean_keys", mean_keys, ((7, _NORM),)),
+    Case(_CHOSEN, "spread_blocks", spread_blocks, ((0, _FIRST),)),
     Case(_EXPERTS, "route", route),
     Case(_EXPERTS, "route_biased", route_biased),
     Case(_EXPERTS, "scale_rows", scale_rows),

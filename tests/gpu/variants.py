@@ -137,11 +137,11 @@ def _attention_tensor() -> list[Variant]:
 
 
 OPERATIONS = (
-    *("silu", "sigmoid", "softplus", "relu_squared", "clamp_scaled", "add", "mul"),
+    *("silu", "sigmoid", "softplus", "relu_squared", "signed_root", "clamp_scaled", "add", "mul"),
     *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
 )
 RECURRENT = ("gated_delta", "ssd")
-CHOSEN = ("score_keys", "choose_keys", "place_chosen")
+CHOSEN = ("score_keys", "choose_keys", "place_chosen", "mean_keys", "spread_blocks")
 
 
 def channel_delta(dim: int, lanes: tuple[str, ...]) -> Variant:

@@ -69,10 +69,11 @@ ENDS_BY_ITSELF = Call("ends by itself", ("values",), lambda w: os.abort)
 
 _ON_A_DEVICE = "needs a device, whose driver allocates for itself: swept in C++ (cl_fault_test, ops_launch_graph_test)"
 _DEVICE_ONLY = """
-    Device devices MappedTensor Tensor.mapped Tensor.from_opencl Step.attend_qkv Step.choose_keys Step.attend_chosen
-    CausalCache.choose_keys CausalCache.attend_chosen StepGraphs.compute ops.PackedWeight ops.PackedPair ops.PackedSet
-    ops.RopeTable ops.can_route ops.pack ops.pack_blocks ops.pack_pair ops.pack_pair_blocks ops.integer_units
-    ops.matmul_gated ops.matmul_routed ops.vector_width ops.warm_up
+    Device devices MappedTensor Tensor.mapped Tensor.from_opencl Step.attend_qkv Step.choose_keys Step.choose_blocks
+    Step.attend_chosen CausalCache.choose_keys CausalCache.choose_blocks CausalCache.attend_chosen
+    StepGraphs.compute ops.PackedWeight ops.PackedPair ops.PackedSet ops.RopeTable ops.can_route ops.pack
+    ops.pack_blocks ops.pack_pair ops.pack_pair_blocks ops.integer_units ops.matmul_gated ops.matmul_routed
+    ops.vector_width ops.warm_up
 """
 LEFT_OUT: dict[str, str] = {
     **dict.fromkeys(_DEVICE_ONLY.split(), _ON_A_DEVICE),

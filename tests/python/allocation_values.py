@@ -191,6 +191,7 @@ OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.sigmoid", lambda w: lambda: kv.ops.sigmoid(w.x)),
     ("ops.softplus", lambda w: lambda: kv.ops.softplus(w.x)),
     ("ops.relu_squared", lambda w: lambda: kv.ops.relu_squared(w.x)),
+    ("ops.signed_root", lambda w: lambda: kv.ops.signed_root(w.x)),
     ("ops.clamp", lambda w: lambda: kv.ops.clamp(w.x, -1.0, 1.0, 2.0, 0.5)),
     ("ops.softmax", lambda w: lambda: kv.ops.softmax(w.x)),
     ("ops.silu_mul", lambda w: lambda: kv.ops.silu_mul(w.x, w.y)),

@@ -52,6 +52,7 @@ UNARY = {
     "sigmoid": sigmoid,
     "softplus": lambda x: np.log1p(np.exp(np.asarray(x, np.float64))),
     "relu_squared": lambda x: np.square(np.maximum(np.asarray(x, np.float64), 0)),
+    "signed_root": lambda x: np.sign(x) * np.sqrt(np.maximum(np.abs(np.asarray(x, np.float64)), 1e-6)),
     "softmax": lambda x: (
         np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
     ),
@@ -69,6 +70,12 @@ BINARY = {
 def test_unary(name: str, upload: bool) -> None:
     x = 3 * normal(3, 5, 33)
     close(getattr(kv.ops, name)(kv.tensor(x) if upload else x), UNARY[name](x))
+
+
+def test_roots_near_zero() -> None:
+    x = np.float32([0, -0.0, 1e-9, -1e-9, 1e-6, -4, np.nan, -np.inf])
+    got = np.asarray(kv.ops.signed_root(x))
+    np.testing.assert_allclose(got, [0, 0, 1e-3, -1e-3, 1e-3, -2, np.nan, -np.inf], rtol=1e-6)
 
 
 def test_clamp() -> None:

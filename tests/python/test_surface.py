@@ -149,18 +149,19 @@ SURFACE = {
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
     "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
     kv.ops: "matmul matmul_gated pack pack_pair embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu "
-    "sigmoid softplus relu_squared clamp ssd add mul softmax concat split attention choose_keys attend_chosen argmax "
-    "sample warm_up",
-    kv.caches.CausalCache: "start_forward put get attend choose_keys attend_chosen set_causal copy_prefix remove "
-    "can_resume length defrag nbytes free_cells snapshot restore split merge prepare_snapshots take_snapshots",
+    "sigmoid softplus relu_squared signed_root clamp ssd add mul softmax concat split attention choose_keys "
+    "attend_chosen argmax sample warm_up",
+    kv.caches.CausalCache: "start_forward put get attend choose_keys choose_blocks attend_chosen set_causal "
+    "copy_prefix remove can_resume length defrag nbytes free_cells snapshot restore split merge prepare_snapshots "
+    "take_snapshots",
     kv.caches.Snapshot: "start end nbytes shared_nbytes tier",
     kv.PrefixCache: "begin batch plan restore page_out evict set_limits set_quota remove_quota usage pin unpin stats "
     "check tree nodes longest to_dot to_svg "
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens room publishes has_states kv kv_all close __enter__ __exit__",
-    kv.Step: "tokens positions sequences sessions attend attend_qkv put get choose_keys attend_chosen conv gated_delta "
-    "ssd set_causal states put_states boundaries",
+    kv.Step: "tokens positions sequences sessions attend attend_qkv put get choose_keys choose_blocks attend_chosen "
+    "conv gated_delta ssd set_causal states put_states boundaries",
     kv.ops.StepGraphs: "compute stats",
     kv.trie.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }

@@ -11,10 +11,10 @@ Index keys are kept token by token, neither normed nor rotated, as keys without 
 a path is shared, cut and moved at any token, which means of whole blocks would not allow, for ``dim`` numbers of a
 token; each step takes the means anew. A row's blocks are counted along its own path: they depend on that path alone.
 
-Which cells are a path's is read from the step's mask, and chosen blocks become numbers of cells, both on the host: two
-waits in each such layer. ``step.attend_chosen`` reads K and V where they lie, and its sums go along the list, so a hit
-has the bits of a miss, whoever else is in the step. Up to budget + ratio - 1 tokens all are read. Source: the Hugging
-Face model of Qwen4-Exp. Sizes in elements, budget and ratio in tokens. Activations: float32.
+``step.choose_blocks`` and ``step.attend_chosen`` read index keys, K and V where they lie. Nothing waits for the device.
+Sums go along the list of what was chosen, so a hit has the bits of a miss, whoever else is in the step. Up to budget +
+ratio - 1 tokens all are read. Source: the Hugging Face model of Qwen4-Exp. Sizes in elements, budget and ratio in
+tokens. Activations: float32.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import ops
-from .._core import Tensor, tensor
+from .._core import Tensor
 from .attention import AttentionPlan
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
-from .indexed import no_values
 from .linear import Linear
 from .rope_arguments import RopeArguments
 from .step_inputs import Positions, Rope, Rows, StepLike
-from .weights import Array
 
 
 class BlockSizes(NamedTuple):
@@ -73,7 +71,7 @@ class BlockPlan:
 
 
 class BlockIndex:
-    """The index of one layer: puts the rows' own keys, and says which cells each row attends to."""
+    """The index of one layer: puts the rows' own keys, and says which keys each row attends to."""
 
     def __init__(self, plan: BlockPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.self_attn.indexer", site.weights
@@ -83,54 +81,18 @@ class BlockIndex:
         self.both: Linear = weights.linear(f"{prefix}.index_qk_proj")
         self.q_norm: Tensor = weights.vector(f"{prefix}.q_layernorm.weight")
         self.k_norm: Tensor = weights.vector(f"{prefix}.k_layernorm.weight")
+        self._factors: Tensor = weights.constant(np.full(plan.sizes.heads, plan.sizes.dim**-0.5))
         self._norm = (site.config.rms_norm_eps, site.norm_offset)
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions) -> Tensor:
-        """int32 [rows, most]: of the cells that ``step.get`` gives, ascending, -1 behind the last of a row."""
+        """int32 [rows, budget + ratio - 1]: as ``step.choose_blocks`` gives them."""
         rows, s = h.shape[0], self.sizes
         q, key = ops.split(self.both(h), [s.heads * s.dim, s.dim], axis=1)
-        step.put(self.layer, key.reshape(rows, 1, s.dim), no_values(h))
+        step.put(self.layer, key.reshape(rows, 1, s.dim), None)
         q = self.rope(ops.rms_norm(q.reshape(rows, s.heads, s.dim), self.q_norm, *self._norm), positions)
-        keys, _, mask = step.get(self.layer)
-        sees, sequences = np.isfinite(np.asarray(mask)), np.asarray(step.sequences)
-        counts = sees.sum(axis=1)
-        chosen = np.full((rows, min(sees.shape[1], s.budget + s.ratio - 1)), -1, np.int32)
-        for number in np.unique(sequences):
-            own = np.flatnonzero(sequences == number)
-            path = np.flatnonzero(sees[own[-1]])  # the last row sees what those before it see
-            blocks = self._blocks(ops.embedding(q.reshape(rows, -1), own.astype(np.int32)), keys, path, counts[own])
-            for row, best in zip(own, blocks):
-                cells = _cells_of(path, int(counts[row]), best, s.ratio)
-                chosen[row, : cells.size] = cells
-        return tensor(chosen, device=h.device)
-
-    def _blocks(self, q: Tensor, keys: Tensor, path: Array, counts: Array) -> list[Array]:
-        """The blocks of each row of a path: q [rows, heads * dim], ``counts`` [rows] the cells that it sees."""
-        s, complete = self.sizes, counts // self.sizes.ratio
-        most = int(complete.max())
-        if most <= s.blocks:
-            return [np.arange(each) for each in complete]
-        mask = np.where(np.arange(most) < complete[:, None], 0, -np.inf).astype(np.float32)
-        factors = np.full((q.shape[0], s.heads), s.dim**-0.5, np.float32)
-        queries = q.reshape(q.shape[0], s.heads, s.dim)
-        best = ops.choose_keys(queries, self._means(keys, path[: most * s.ratio]), factors, mask, s.blocks)
-        return [each[each >= 0] for each in np.asarray(best)]
-
-    def _means(self, keys: Tensor, cells: Array) -> Tensor:
-        """keys [n, 1, dim] -> of each block of ``cells`` [blocks, 1, dim], normed and rotated to its first token."""
-        s, count = self.sizes, cells.size // self.sizes.ratio
-        own = ops.embedding(keys.reshape(keys.shape[0], s.dim), cells.astype(np.int32))
-        total = ops.weighted_sum(own.reshape(count, s.ratio, s.dim))
-        normed = ops.rms_norm(ops.clamp(total, scale=1 / s.ratio), self.k_norm, *self._norm)
-        starts = tensor(np.arange(count, dtype=np.int32) * s.ratio, device=keys.device)
-        return ops.rope(normed.reshape(count, 1, s.dim), starts, table=self.rope.table)
-
-
-def _cells_of(path: Array, count: int, blocks: Array, ratio: int) -> Array:
-    """The cells of ``blocks``, and of what the first ``count`` of ``path`` have behind the last complete block."""
-    inside = (blocks[:, None] * ratio + np.arange(ratio)).reshape(-1)
-    cells: Array = path[np.concatenate([inside, np.arange(count // ratio * ratio, count)]).astype(np.int64)]
-    return cells
+        return step.choose_blocks(
+            self.layer, q, self._factors, s.ratio, s.blocks, self.rope.table, self.k_norm, *self._norm
+        )
 
 
 class BlockAttention:

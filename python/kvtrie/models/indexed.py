@@ -18,10 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from .. import ops
-from .._core import Tensor, tensor
+from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
 from .latent import LatentAttention, LatentPlan
@@ -91,7 +89,7 @@ class KeyIndex:
         """int32 [rows, most]: as ``step.choose_keys`` gives them."""
         rows, s = h.shape[0], self.sizes
         keys = ops.layer_norm(self.keys(h), self.norm, self.shift, _EPS).reshape(rows, 1, s.dim)
-        step.put(self.layer, self.rope(keys, positions), no_values(h))
+        step.put(self.layer, self.rope(keys, positions), None)
         queries = self.rope(self.queries(ranked).reshape(rows, s.heads, s.dim), positions)
         # Both scales of the published index are above 0, so they may stand behind max(0, .).
         factors = ops.clamp(self.factors(h), scale=(s.heads * s.dim) ** -0.5)
@@ -115,12 +113,7 @@ class IndexedAttention(LatentAttention):
         chosen = positions.chosen
         assert chosen is not None
         own = ops.concat([*self._cell(h)], axis=1).reshape(rows, 1, cell)
-        step.put(self.index, self.rope(own, positions), no_values(h))
+        step.put(self.index, self.rope(own, positions), None)
         q = self.rope(self._queries(ranked).reshape(rows, self.heads, cell), positions)
         a = step.attend_chosen(self.index, q, chosen, self.scale)
         return self._finish(a.reshape(rows, self.heads * self.sizes.rank), take, x)
-
-
-def no_values(h: Tensor) -> Tensor:
-    """Put beside keys that have no values: [rows, 1, 0]."""
-    return tensor(np.zeros((h.shape[0], 1, 0), np.float32), device=h.device)

@@ -6,8 +6,7 @@
     x += v + silu(conv(norm(v)))             depthwise, taps as far apart as the largest n-gram is long
 
 The convolution's state is the last (taps - 1) * size rows: it has a cache of its own, of layers behind the model's. Its
-taps are stored with zeros between them, which the kernels of other convolutions take. There is no kernel for roots, so
-gates [rows, streams] go through the host: one wait for each such layer.
+taps are stored with zeros between them, which the kernels of other convolutions take.
 
 Threads: read-only once built. Sizes in elements. Source: the Hugging Face model of Qwen4-Exp.
 """
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import ops
-from .._core import Tensor, tensor
+from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Shapes
 from .hyper import HyperPlan, StreamNorm
@@ -31,7 +30,6 @@ from .weight_table import WeightTable
 from .weights import Array
 
 TABLE = "ple.ple_embedding.ngram_embedding.weight"
-_LEAST = 1e-6  # of what a root is taken of
 
 
 @dataclass(frozen=True)
@@ -96,15 +94,10 @@ class NgramLayer:
         e = ops.embedding(self._table, self._ngrams.ids(context).reshape(-1)).reshape(rows, -1)
         products = ops.mul(self._norms["key"](self._key(e)), self._norms["query"](x))
         dots = ops.matmul(products.reshape(rows * self._streams, self._hidden), self._sum)
-        gated = ops.scale_rows(self._value(e), self._gates(dots, rows)).reshape(*x.shape)
+        gates = ops.sigmoid(ops.signed_root(ops.clamp(dots, scale=self._hidden**-0.5))).reshape(rows, self._streams)
+        gated = ops.scale_rows(self._value(e), gates).reshape(*x.shape)
         around = step.conv(self._state, self._norms["conv"](gated), self._taps)
         return ops.add(x, ops.add(gated, ops.silu(around)))
-
-    def _gates(self, dots: Tensor, rows: int) -> Tensor:
-        """dots [rows * streams, 1] -> [rows, streams] in (0, 1)."""
-        g = np.asarray(dots).reshape(rows, self._streams) * np.float32(self._hidden**-0.5)
-        root = np.sign(g) * np.sqrt(np.maximum(np.abs(g), np.float32(_LEAST)))
-        return tensor((1 / (1 + np.exp(-root))).astype(np.float32), device=dots.device)
 
 
 def _apart(taps: Array, plan: NgramPlan) -> Array:

@@ -53,11 +53,24 @@ class StepLike(Protocol):
         sinks: Tensor | None = None,
     ) -> Tensor: ...
 
-    def put(self, layer: int, k: Tensor, v: Tensor) -> None: ...
+    def put(self, layer: int, k: Tensor, v: Tensor | None) -> None: ...
 
     def get(self, layer: int) -> tuple[Tensor, Tensor, Tensor]: ...
 
     def choose_keys(self, layer: int, q: Tensor, weights: Tensor, count: int) -> Tensor: ...
+
+    def choose_blocks(
+        self,
+        layer: int,
+        q: Tensor,
+        weights: Tensor,
+        ratio: int,
+        count: int,
+        rope: ops.RopeTable,
+        norm: Tensor,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+    ) -> Tensor: ...
 
     def attend_chosen(self, layer: int, q: Tensor, chosen: Tensor, scale: float | None = None) -> Tensor: ...
 

@@ -64,8 +64,8 @@ class DryStep:
     def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:
         return self._zeros(qkv.shape[0], self._widths[layer])
 
-    def put(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._put[layer] = k, v
+    def put(self, layer: int, k: Tensor, v: Tensor | None) -> None:
+        self._put[layer] = k, k if v is None else v
 
     def get(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """The rows themselves, in float32; ``_one_row`` and ``_replays`` see those of cells."""
@@ -75,6 +75,9 @@ class DryStep:
     def choose_keys(self, layer: int, q: Tensor, weights: Tensor, count: int) -> Tensor:  # noqa: ARG002
         """Of keys that ``_one_row`` and ``_replays`` see where they lie."""
         return tensor(np.zeros((q.shape[0], min(count, q.shape[0])), np.int32), device=self._device)
+
+    def choose_blocks(self, layer: int, q: Tensor, weights: Tensor, ratio: int, count: int, *_: object) -> Tensor:  # noqa: ARG002
+        return tensor(np.zeros((q.shape[0], ratio), np.int32), device=self._device)
 
     def attend_chosen(self, layer: int, q: Tensor, chosen: Tensor, scale: float | None = None) -> Tensor:  # noqa: ARG002
         return self._zeros(*q.shape[:2], self._widths[layer] // q.shape[1])
