@@ -1,6 +1,7 @@
 """What is it worth that a small step is one launch? A decode step of each kind of model, replayed and launched.
 
-Random models of random_models.py, float16, as many conversations as rows, each with a history of 32 tokens.
+Random models of random_models.py, float16, as many conversations as rows, each with a history of 32 tokens, or as
+many as ``--history`` says; ``--kinds`` and ``--rows`` say which.
 ``replayed``: the recorded step in one launch; ``launched``: the same operations one by one. The logits have the same
 bits (checked). A step ends when its logits are on the host.
 """
@@ -17,7 +18,7 @@ from colours import GUIDE
 from report import Report, Rows, arguments
 from timing import race
 
-KINDS = ("dense-28m", "window", "hybrid", "experts")
+KINDS = ("dense-28m", "window", "hybrid", "experts", "indexed", "blocks")
 ROWS = (1, 8)
 HISTORY = 32
 
@@ -25,10 +26,13 @@ HISTORY = 32
 class Conversations:
     """As many conversations as a step has rows, on a cache of their own."""
 
-    def __init__(self, model: Any, rows: int) -> None:
+    def __init__(self, model: Any, rows: int, history: int) -> None:
         self.model = model
-        self.cache = kv.PrefixCache(model.caches(4096))
-        self.sessions = [self.cache.begin([row + 1] * HISTORY, publish=False) for row in range(rows)]
+        self.cache = kv.PrefixCache(model.caches(max(4096, rows * (history + 512))))
+        texts = [
+            [(row + 1 + 17 * i) % 4096 if history > HISTORY else row + 1 for i in range(history)] for row in range(rows)
+        ]
+        self.sessions = [self.cache.begin(text, publish=False) for text in texts]
         self.token = 0
         for session in self.sessions:
             for step in session.prefill():
@@ -43,14 +47,14 @@ class Conversations:
         return np.asarray(self.model(self.cache.batch(self.sessions)))
 
 
-def compare(report: Report, kind: str, model: Any, rows: int, rounds: int) -> None:
+def compare(report: Report, kind: str, model: Any, rows: int, given: Any) -> None:
     """One row: what a step of so many rows takes both ways, and how many launches it is."""
-    sides = {side: Conversations(model, rows) for side in ("replayed", "launched")}
+    sides = {side: Conversations(model, rows, given.history) for side in ("replayed", "launched")}
     for _ in range(3):  # records, and proves what is recorded
         assert np.array_equal(sides["replayed"].step(True), sides["launched"].step(False))
     found = race(
         {side: lambda side=side: sides[side].step(side == "replayed") for side in sides},  # type: ignore[misc]
-        rounds=rounds,
+        rounds=given.rounds,
     )
     ratio, launches = found.ratio("launched", "replayed"), model.graphs.stats["launches"]
     report.row(
@@ -81,17 +85,20 @@ def main() -> None:
     """Print a row for each kind of model and number of rows."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--kinds", nargs="*", default=KINDS)
+    parser.add_argument("--rows", nargs="*", type=int, default=ROWS)
+    parser.add_argument("--history", type=int, default=HISTORY)
     options = parser.parse_args()
     report = Report("a decode step of each kind of model, replayed and launched", options.json)
     report.device(kv.Device())
     if kv.Device().kind != "cpu":
         report.note("steps are replayed on CPU devices only")
         return
-    for kind in KINDS:
-        for rows in ROWS:
+    for kind in options.kinds:
+        for rows in options.rows:
             model = random_models.build(kind)
             model.warm_up()
-            compare(report, kind, model, rows, options.rounds)
+            compare(report, kind, model, rows, options)
     report.close(draw)
 
 

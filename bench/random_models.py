@@ -9,6 +9,8 @@ Random matrices keep the scale of what goes through them, so activations and log
 ``window``     Gemma 3: 12 layers of the same width, window 512 but for each sixth, tied head, 30.4 M parameters
 ``hybrid``     Qwen3.5: 12 layers, 9 of them gated delta (8 value heads, states 64 x 64), 35.4 M parameters
 ``experts``    Qwen3.5 MoE: 6 layers of the same kinds, 4 of 32 experts of 256 and a shared one, 88.2 M parameters
+``indexed``    DeepSeek-V3.2: 6 layers, latents of 128, which choose 2,048 keys by 8 heads of 64; 4 of 16 experts
+``blocks``     Qwen4-Exp without n-grams: 6 layers, 2 of which choose 512 blocks of 4 tokens by 8 heads of 64
 """
 
 from __future__ import annotations
@@ -75,8 +77,51 @@ SHAPES["experts"] = {
     "moe_intermediate_size": 256,
     "shared_expert_intermediate_size": 256,
 }
+SHAPES["indexed"] = {
+    "model_type": "deepseek_v32",
+    "hidden_act": "silu",
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 8,
+    "intermediate_size": 1024,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 256,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "index_topk": 2048,
+    "index_head_dim": 64,
+    "index_n_heads": 8,
+    "tie_word_embeddings": False,
+}
+SHAPES["blocks"] = {
+    **SHAPES["experts"],
+    "model_type": "qwen4_exp_text",
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    "eos_token_id": 0,
+    "hc_count": 2,
+    "hc_lowrank": 64,
+    "indexer_n_heads": 8,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 64,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
 KINDS = ("tiny", *SHAPES)
-_FAMILIES = {"llama": "Llama", "gemma3_text": "Gemma3", "qwen3_5_text": "Qwen35", "qwen3_5_moe_text": "Qwen35Moe"}
+_FAMILIES = {
+    "llama": "Llama",
+    "gemma3_text": "Gemma3",
+    "qwen3_5_text": "Qwen35",
+    "qwen3_5_moe_text": "Qwen35Moe",
+    "deepseek_v32": "DeepseekV32",
+    "qwen4_exp_text": "Qwen4Exp",
+}
 
 
 def config(kind: str) -> Any:

@@ -57,25 +57,25 @@ void stream(__global const uchar* from, __global uchar* to, ulong bytes) {
 #define OUTSIDE V_LINEAR
 #include "cell_rows.clh"  // each time
 
-#define FIND_RUN                                               \
-  const int head = get_global_id(2);                           \
-  __global const int* run = table + 4 * (int)get_global_id(1); \
-  const ulong cell = (ulong)head * cells + run[0];             \
+#define FIND_RUN                                    \
+  const int head = ID(2);                           \
+  __global const int* run = table + 4 * (int)ID(1); \
+  const ulong cell = (ulong)head * cells + run[0];  \
   const ulong row = (ulong)run[2] + (ulong)head * (ulong)run[3];
 
-__kernel void load_cells(__global const k_row* restrict k_from, ulong k_base, __global const v_row* restrict v_from,
-                         ulong v_base, __global k_cell* restrict k_pool, ulong k_offset,
-                         __global v_cell* restrict v_pool, ulong v_offset, __global const int* restrict table,
-                         int token_stride, ulong cells, int k_dim, int v_dim) {
+KERNEL void load_cells(IDS __global const k_row* restrict k_from, ulong k_base, __global const v_row* restrict v_from,
+                       ulong v_base, __global k_cell* restrict k_pool, ulong k_offset, __global v_cell* restrict v_pool,
+                       ulong v_offset, __global const int* restrict table, int token_stride, ulong cells, int k_dim,
+                       int v_dim) {
   FIND_RUN
   k_load(k_from + k_base, row, k_pool + k_offset, cell, run[1], token_stride, k_dim);
   v_load(v_from + v_base, row, v_pool + v_offset, cell, run[1], token_stride, v_dim);
 }
 
-__kernel void store_cells(__global const k_cell* restrict k_pool, ulong k_offset, __global const v_cell* restrict v_pool,
-                          ulong v_offset, __global k_row* restrict k_to, ulong k_base, __global v_row* restrict v_to,
-                          ulong v_base, __global const int* restrict table, int token_stride, ulong cells, int k_dim,
-                          int v_dim) {
+KERNEL void store_cells(IDS __global const k_cell* restrict k_pool, ulong k_offset, __global const v_cell* restrict v_pool,
+                        ulong v_offset, __global k_row* restrict k_to, ulong k_base, __global v_row* restrict v_to,
+                        ulong v_base, __global const int* restrict table, int token_stride, ulong cells, int k_dim,
+                        int v_dim) {
   FIND_RUN
   k_store(k_pool + k_offset, cell, k_to + k_base, row, run[1], token_stride, k_dim);
   v_store(v_pool + v_offset, cell, v_to + v_base, row, run[1], token_stride, v_dim);

@@ -42,6 +42,17 @@
 #if WITH_causal_conv1d || WITH_gated_delta || WITH_ssd
 #include "recurrent.cl"
 #endif
+#if WITH_load_cells
+#include "cells.cl"
+#endif
+#if WITH_rope
+#include "rope.cl"
+#endif
+#if WITH_mean_keys || WITH_score_keys || WITH_choose_keys || WITH_place_chosen || WITH_spread_blocks
+#undef KEYS
+#undef HEADS_AT_ONCE
+#include "chosen.cl"
+#endif
 
 #ifndef MATMUL_FORMS
 #define MATMUL_FORMS 1  // of products, by how weights are kept and how many rows there are
@@ -113,7 +124,7 @@ typedef struct {
 
 typedef struct {
   __global int *step, *header;
-  __global float *logits, *partial_out, *partial_stats, *queries, *own;
+  __global float *logits, *partial_out, *partial_stats, *queries, *scores, *means, *own;
 } Worker;
 
 // Where an argument points to.
@@ -126,6 +137,8 @@ __global void* find(ulong word, const Worker* worker) {
   if (slot == kSlotPartialOut) return worker->partial_out;
   if (slot == kSlotPartialStats) return worker->partial_stats;
   if (slot == kSlotQueries) return worker->queries;
+  if (slot == kSlotScores) return worker->scores;
+  if (slot == kSlotMeans) return worker->means;
   return worker->step + (slot - kSlotStep);
 }
 
@@ -253,9 +266,10 @@ bool share(const Op* op, int at, const Worker* worker) {
 // Global size (workers), local size 1. own [workers][own_stride] floats.
 __kernel void run_graph(__global const Op* restrict ops, int count, __global int* step, int header_at,
                         __global float* logits, __global float* partial_out, __global float* partial_stats,
-                        __global float* queries, __global float* own, int own_stride) {
-  const Worker worker = {step,          step + header_at, logits, partial_out,
-                         partial_stats, queries,          own + get_global_id(0) * (ulong)own_stride};
+                        __global float* queries, __global float* scores, __global float* means, __global float* own,
+                        int own_stride) {
+  const Worker worker = {step,    step + header_at, logits, partial_out, partial_stats,
+                         queries, scores,           means,  own + get_global_id(0) * (ulong)own_stride};
   for (int at = 0; at < count; ++at) {
     const Op op = ops[at];
     if (!op.own) {

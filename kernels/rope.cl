@@ -13,6 +13,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
+#include "work_item.clh"
 
 // Rotates pair i of every head.
 void rotate_one(__global const float* x, __global float* y, int heads, int head_dim, int pairs, int interleaved, int i,
@@ -25,11 +26,10 @@ void rotate_one(__global const float* x, __global float* y, int heads, int head_
   }
 }
 
-__kernel void rope(__global const float* restrict x, ulong x_offset, __global const int* restrict positions,
-                   ulong positions_offset, __global const float* restrict inverse_frequencies,
-                   __global float* restrict y, ulong y_offset, int heads, int head_dim, int pairs, int interleaved,
-                   float factor) {
-  const int token = get_global_id(1), lane = get_local_id(0);
+KERNEL void rope(IDS __global const float* restrict x, ulong x_offset, __global const int* restrict positions,
+                 ulong positions_offset, __global const float* restrict inverse_frequencies, __global float* restrict y,
+                 ulong y_offset, int heads, int head_dim, int pairs, int interleaved, float factor) {
+  const int token = ID(1), lane = LANE_ID;
   const float position = (float)positions[positions_offset + token];
   x += x_offset + (ulong)token * heads * head_dim;
   y += y_offset + (ulong)token * heads * head_dim;

@@ -166,7 +166,7 @@ class Case {
     ops::RecordedTables tables{{}, together_};
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer) tables.keys.push_back(cells(layer).k.buffer().handle());
     std::string reason;
-    graph_ = ops::LaunchGraph::make(recording, {ids, std::array{tables}, {}}, out, reason);
+    graph_ = ops::LaunchGraph::make(recording, {ids, {}, std::array{tables}, {}}, out, reason);
     if (graph_ == nullptr) throw std::runtime_error(reason);
   }
 

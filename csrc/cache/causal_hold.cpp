@@ -1,6 +1,6 @@
 #include "cache/causal_hold.h"
 
-#include "cache/causal_cache_state.h"
+#include "cache/causal_union.h"
 
 namespace kvtrie {
 
@@ -13,7 +13,6 @@ CausalHold::CausalHold(CausalCache& cache, Forward& forward) : CausalHold(cache,
   constexpr const char* kWhere = "causal_cache.hold";
   require_of(state_, *forward_, kWhere);
   state_->require_sound(kWhere);
-  require_values(cache.shape(), kWhere);
   require(forward_->puts == 0, kWhere, "forward: got one of which ", forward_->puts, " layers were put, allowed none");
   if (forward_->step == nullptr) forward_->step = prepare(*state_, *forward_);
 }
@@ -36,7 +35,28 @@ CausalHold::~CausalHold() = default;
 CausalHold::CausalHold(CausalHold&&) noexcept = default;
 
 ops::StepTables CausalHold::tables() const { return forward_->step->tables(); }
-ops::RecordedTables CausalHold::recorded() const { return forward_->step->recorded(); }
+
+ops::RecordedTables CausalHold::recorded() const {
+  ops::RecordedTables tables = forward_->step->recorded();
+  const ChosenCells* const chosen = forward_->chosen.get();
+  if (chosen == nullptr || chosen->of != forward_->step) return tables;
+  tables.chosen = chosen->plans;
+  tables.choices.push_back({0, chosen->cells, chosen->mask});
+  for (const auto& [ratio, blocks] : chosen->blocks)
+    tables.choices.push_back({ratio, {}, blocks.mask, blocks.tokens, blocks.starts, blocks.tails});
+  return tables;
+}
+
+ops::ChoiceTables CausalHold::choice(std::int32_t ratio, bool masked) const {
+  state_->mutex.assert_held();  // by lock_
+  const SeenCells seen(*state_, *forward_);
+  return ratio > 0 ? seen.blocks(*state_, *forward_, ratio) : seen.keys(*state_, *forward_, masked);
+}
+
+bool CausalHold::copies() const {
+  state_->mutex.assert_held();  // by lock_
+  return SeenCells(*state_, *forward_).any_moved();
+}
 
 void CausalHold::put_all() {
   state_->mutex.assert_held();  // by lock_

@@ -31,7 +31,10 @@ class CausalHold {
 
   ops::StepTables tables() const;        // the plan in it lives as long as the hold
   ops::RecordedTables recorded() const;  // what layers used that were attended one by one
-  void put_all();                        // once; strong: throws before anything changed
+  // What rows choose from among the cache's keys (LaunchGraph::choices). REQUIRES: not copies().
+  ops::ChoiceTables choice(std::int32_t ratio, bool masked) const;
+  bool copies() const;  // whether keys that are chosen are copied, as those that have moved
+  void put_all();       // once; strong: throws before anything changed
 
  private:
   struct Unplanned {};

@@ -48,7 +48,8 @@ struct OpenClKvStore::Step final : PreparedStep {
   explicit Step(const OpenClKvStore& of) : store(of) {}
   std::vector<ops::QkvRows::Row> places() const;
   ops::StepTables tables() const override {
-    return {places(), &plan, store.rope_, static_cast<std::int32_t>(store.shape_.k_dim)};
+    return {places(), &plan, store.rope_, static_cast<std::int32_t>(store.shape_.k_dim),
+            static_cast<std::int32_t>(store.shape_.kv_heads)};
   }
   ops::RecordedTables recorded() const override;
 };
@@ -67,6 +68,7 @@ std::vector<ops::QkvRows::Row> OpenClKvStore::Step::places() const {
 ops::RecordedTables OpenClKvStore::Step::recorded() const {
   ops::RecordedTables tables{rows, uploaded};
   for (const ops::LayerCells& layer : store.layers_) tables.keys.push_back(layer.k.buffer().handle());
+  tables.targets = targets.table();
   return tables;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "ops/chosen_launch.h"
 #include "ops/launch_graph_ops.h"
 #include "ops/support.h"
 #include "ops/turned_queries.h"
@@ -53,35 +54,73 @@ std::vector<GraphOp> resolved(const std::vector<BufferOp>& from_ops, const std::
   return ops;
 }
 
+// The tables of a choice, and the ints of its header that say where they are in a step's.
+std::vector<std::pair<_cl_mem*, std::int32_t>> tables_of(const RecordedChoice& choice) {
+  std::vector<std::pair<_cl_mem*, std::int32_t>> tables;
+  for (const auto& [tensor, at] :
+       {std::pair(&choice.cells, launch::kChoiceCells), std::pair(&choice.mask, launch::kChoiceMask),
+        std::pair(&choice.tokens, launch::kChoiceTokens), std::pair(&choice.starts, launch::kChoiceStarts),
+        std::pair(&choice.tails, launch::kChoiceTails)})
+    if (tensor->defined()) tables.emplace_back(handle_of(*tensor), std::int32_t{at});
+  return tables;
+}
+
+// Headers of plans of chosen keys, then of choices.
+void add_choices(GraphPlaces& places, const RecordedInputs& inputs) {
+  places.chosen_header_at =
+      static_cast<std::int32_t>(inputs.tables.size() + inputs.states.size()) * launch::kHeaderInts;
+  for (const RecordedTables& table : inputs.tables)
+    for (const ChosenPlan& plan : table.chosen) places.chosen_plans.push_back(handle_of(plan.uploaded.table()));
+  auto header = places.chosen_header_at + static_cast<std::int32_t>(places.chosen_plans.size()) * launch::kHeaderInts;
+  for (const RecordedTables& table : inputs.tables) {
+    for (const RecordedChoice& choice : table.choices) {
+      places.choices.push_back({header, tables_of(choice)});
+      header += launch::kHeaderInts;
+    }
+  }
+}
+
+// Uploads that hold the ids and the positions; a second one with the same bytes may be something else: not replayed.
+void add_uploads(GraphPlaces& places, const cl::LaunchRecorder& recorded, const RecordedInputs& inputs) {
+  const auto holds = [](const cl::LaunchRecorder::Upload& upload, std::span<const std::int32_t> numbers) {
+    const std::span<const std::byte> wanted = std::as_bytes(numbers);
+    return std::equal(upload.bytes.begin(), upload.bytes.end(), wanted.begin(), wanted.end());
+  };
+  for (const cl::LaunchRecorder::Upload& upload : recorded.uploads()) {
+    if (holds(upload, inputs.ids) && places.ids == nullptr) {
+      places.ids = upload.buffer;
+    } else if (holds(upload, inputs.positions) && places.positions == nullptr) {
+      places.positions = upload.buffer;
+    } else if (!std::ranges::count(places.chosen_plans, upload.buffer)) {
+      places.uploads.push_back(upload.buffer);
+    }
+  }
+}
+
 // The buffers of the recorded step. The table of a step begins with the counters of all operations and the headers, so
 // the number of launches bounds where the rest begins: an attend makes up to three operations.
 GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
   const std::span<const std::int32_t> ids = inputs.ids;
   GraphPlaces places;
+  add_choices(places, inputs);
   places.logits = handle_of(out);
   const auto attends = std::count_if(recorded.launches().begin(), recorded.launches().end(),
                                      [](const auto& launch) { return launch.name == "attend_tiles"; });
   const std::size_t most_ops = recorded.launches().size() + 2 * static_cast<std::size_t>(attends),
-                    headers = inputs.tables.size() + inputs.states.size();
+                    headers = places.headers();
   places.ids_at = static_cast<std::int32_t>(most_ops * 2 * launch::kCounterInts + headers * launch::kHeaderInts);
-  auto at = places.ids_at + static_cast<std::int32_t>(ids.size());
+  places.positions_at = places.ids_at + static_cast<std::int32_t>(ids.size());
+  auto at = places.positions_at + static_cast<std::int32_t>(ids.size());
   for (const DeviceStateRuns& runs : inputs.states) places.runs.push_back(handle_of(runs.table()));
   for (const RecordedTables& table : inputs.tables) {
     places.rows.push_back(handle_of(table.rows.table()));
     places.plans.push_back(handle_of(table.plan.table()));
     places.keys.push_back(table.keys);
+    places.targets.push_back(handle_of(table.targets));
     places.rows_at.push_back(at);
     at += 2 * static_cast<std::int32_t>(ids.size());
   }
-  for (const cl::LaunchRecorder::Upload& upload : recorded.uploads()) {
-    const std::span<const std::byte> wanted = std::as_bytes(ids);
-    const bool is_ids = std::equal(upload.bytes.begin(), upload.bytes.end(), wanted.begin(), wanted.end());
-    if (is_ids && places.ids == nullptr) {
-      places.ids = upload.buffer;
-    } else {
-      places.uploads.push_back(upload.buffer);  // a second one with the same bytes may be something else: not replayed
-    }
-  }
+  add_uploads(places, recorded, inputs);
   return places;
 }
 
@@ -135,8 +174,13 @@ struct LaunchGraph::State {
   Tensor own;
   std::size_t rows = 0, caches = 0, state_caches = 0, launches = 0;
   std::int32_t ids_at = 0, header_at = 0;
-  std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0, query_floats = 0;
+  std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0, query_floats = 0, mean_dim = 0;
   std::uint32_t workers = 1;
+  bool chooses = false;
+  std::vector<bool> puts;  // of each cache of K and V: whether rows are put by themselves
+  ChosenPlans chosen;      // the steps' own; those of one replay after the other write them
+  std::vector<LaunchGraph::Choice> choices;
+  std::size_t keys_per_item = 1;
   Shape out_shape;
   std::shared_ptr<StorageKeeper> memory;
   std::vector<cl::SharedMemory> held;
@@ -145,7 +189,12 @@ struct LaunchGraph::State {
   ~State();
   bool hold(const std::vector<_cl_mem*>& buffers);                // false: one of them is memory of the host
   bool resolve(const GraphOps& graph, const cl::Kernel& locate);  // false: buffers do not stay in their places
+  void note_choices(const RecordedInputs& inputs);
   void require_recorded_sizes(const StepInputs& inputs) const;
+  struct Room {
+    std::int64_t partials = 1, queries = 0, scores = 1, means = 1;  // means: floats
+  };
+  Room room_of(const StepInputs& inputs) const;
   std::vector<std::int32_t> table_of(const StepInputs& inputs, bool turns) const;
 };
 
@@ -179,7 +228,9 @@ bool LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate
   const std::vector<std::uint64_t> addresses = addresses_of(device, locate, buffers);
   if (addresses != addresses_of(device, locate, buffers)) return false;
   if (!graph.saw_moved) plain = OpTable(device, resolved(graph.ops, buffers, addresses));
-  turning = OpTable(device, resolved(with_turned_queries(graph.ops), buffers, addresses));
+  if (!graph.chooses) turning = OpTable(device, resolved(with_turned_queries(graph.ops), buffers, addresses));
+  chooses = graph.chooses;
+  mean_dim = graph.mean_dim;
   workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
   own_floats = graph.own_floats;
   own = Tensor::zeros(device, DType::kFloat32,
@@ -189,6 +240,16 @@ bool LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate
   query_floats = graph.query_floats;
   memory->keep_only(buffers);
   return true;
+}
+
+void LaunchGraph::State::note_choices(const RecordedInputs& inputs) {
+  keys_per_item = keys_at_once(*device);
+  for (std::size_t cache = 0; cache < inputs.tables.size(); ++cache) {
+    const RecordedTables& table = inputs.tables[cache];
+    puts.push_back(table.targets.defined());
+    chosen.insert(chosen.end(), table.chosen.begin(), table.chosen.end());
+    for (const RecordedChoice& each : table.choices) choices.push_back({cache, each.ratio, each.mask.defined()});
+  }
 }
 
 std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording, const RecordedInputs& inputs,
@@ -215,8 +276,8 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   state->state_caches = inputs.states.size();
   state->launches = recorded.launches().size();
   state->ids_at = places.ids_at;
-  state->header_at =
-      places.ids_at - static_cast<std::int32_t>(state->caches + state->state_caches) * launch::kHeaderInts;
+  state->header_at = places.ids_at - static_cast<std::int32_t>(places.headers()) * launch::kHeaderInts;
+  state->note_choices(inputs);
   state->out_shape = out.shape();
   if (!state->resolve(*graph, device->kernel("launch_graph", "locate", *options))) {
     reason = "the device moves its buffers";
@@ -231,10 +292,53 @@ void LaunchGraph::State::require_recorded_sizes(const StepInputs& inputs) const 
   require(inputs.states.size() == state_caches, kLaunchGraph, "states: got ", inputs.states.size(), ", allowed ",
           state_caches);
   for (const StepTables& table : inputs.tables) {
-    require(table.plan != nullptr && table.rows.size() == rows && table.plan->rows == rows, kLaunchGraph,
-            "tables: got rows other than the recorded ", rows);
+    const bool planned = table.plan != nullptr && (table.plan->rows == rows || table.plan->rows == 0);
+    require(planned && table.rows.size() == rows, kLaunchGraph, "tables: got rows other than the recorded ", rows);
   }
 }
+
+namespace {
+
+using HeaderInts = std::array<std::int32_t, launch::kHeaderInts>;
+
+// Rows that are put, in runs of one: CellRuns::of_rows, tokens first.
+void append_targets(std::vector<std::int32_t>& table, const StepTables& from, HeaderInts& numbers) {
+  numbers[launch::kTargetTable] = static_cast<std::int32_t>(table.size());
+  for (std::size_t row = 0; row < from.rows.size(); ++row) {
+    if (from.rows[row].cell < 0) continue;
+    append_ints(table, std::array{from.rows[row].cell, 1, static_cast<std::int32_t>(row) * from.kv_heads, 1});
+    ++numbers[launch::kTargets];
+  }
+}
+
+// A plan of chosen keys, which lies in memory of its own.
+HeaderInts header_of(const ChosenPlan& plan) {
+  HeaderInts numbers{};
+  numbers[launch::kTiles] = plan.tiles;
+  numbers[launch::kBounds] = plan.offsets.row_bounds;
+  numbers[launch::kRowIds] = plan.offsets.row_ids;
+  numbers[launch::kSegments] = plan.offsets.segments;
+  numbers[launch::kTileTable] = plan.offsets.tiles;
+  numbers[launch::kMergeBegin] = plan.offsets.merge_begin;
+  numbers[launch::kMergeIds] = plan.offsets.merge_ids;
+  numbers[launch::kMergeRows] = plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0;
+  return numbers;
+}
+
+HeaderInts append_choice(std::vector<std::int32_t>& table, const ChoiceTables& choice, std::size_t keys_per_item) {
+  HeaderInts numbers{};
+  numbers[launch::kChoiceCount] = choice.count;
+  numbers[launch::kChoiceGroups] =
+      static_cast<std::int32_t>(divide_up(static_cast<std::size_t>(choice.count), keys_per_item));
+  numbers[launch::kChoiceCells] = append_ints(table, choice.cells);
+  numbers[launch::kChoiceMask] = append_ints(table, choice.mask);
+  numbers[launch::kChoiceTokens] = append_ints(table, choice.tokens);
+  numbers[launch::kChoiceStarts] = append_ints(table, choice.starts);
+  numbers[launch::kChoiceTails] = append_ints(table, choice.tails);
+  return numbers;
+}
+
+}  // namespace
 
 std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs, bool turns) const {
   std::vector<std::int32_t> table(ids_at);
@@ -244,11 +348,15 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs,
     header += launch::kHeaderInts;
   };
   append_ints(table, inputs.ids);
+  for (std::size_t row = 0; row < rows; ++row)
+    table.push_back(inputs.tables.empty() ? 0 : inputs.tables.front().rows[row].position);
   for (const StepTables& each : inputs.tables) append_ints(table, each.rows);
-  for (const StepTables& each : inputs.tables) {
+  for (std::size_t cache = 0; cache < inputs.tables.size(); ++cache) {
+    const StepTables& each = inputs.tables[cache];
     const AttentionPlan& plan = *each.plan;
     const PlanOffsets at = append_plan(table, plan);
-    std::array<std::int32_t, launch::kHeaderInts> numbers{};
+    HeaderInts numbers{};
+    if (puts[cache]) append_targets(table, each, numbers);
     numbers[launch::kTiles] = static_cast<std::int32_t>(plan.tiles.size());
     numbers[launch::kBounds] = at.row_bounds;
     numbers[launch::kRowIds] = at.row_ids;
@@ -268,16 +376,37 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs,
   for (const std::vector<StateRows>& sequences : inputs.states) {
     const StateRuns runs(sequences);
     require(runs.rows() == rows, kLaunchGraph, "states: got ", runs.rows(), " rows, allowed the recorded ", rows);
-    std::array<std::int32_t, launch::kHeaderInts> numbers{};
+    HeaderInts numbers{};
     numbers[launch::kSequences] = static_cast<std::int32_t>(sequences.size());
     numbers[launch::kRuns] = append_ints(table, runs.table());
     add_header(numbers);
   }
+  for (const ChosenPlan& plan : chosen) add_header(header_of(plan));
+  for (const StepTables& each : inputs.tables)
+    for (const ChoiceTables& choice : each.choices) add_header(append_choice(table, choice, keys_per_item));
   return table;
 }
 
+std::span<const LaunchGraph::Choice> LaunchGraph::choices() const noexcept { return state_->choices; }
+bool LaunchGraph::turns() const noexcept { return state_->turning.ops.defined(); }
+
 bool LaunchGraph::serves(std::span<const StepTables> tables) const noexcept {
+  if (state_->chooses) return !sees_moved(tables);
   return state_->plain.ops.defined() || sees_moved(tables);
+}
+
+LaunchGraph::State::Room LaunchGraph::State::room_of(const StepInputs& inputs) const {
+  Room room;
+  for (const StepTables& table : inputs.tables) {
+    room.partials = std::max<std::int64_t>(room.partials, table.plan->partials);
+    room.queries = std::max(room.queries, static_cast<std::int64_t>(table.plan->row_bounds.size()));
+    for (const ChoiceTables& choice : table.choices) {
+      room.scores = std::max(room.scores, static_cast<std::int64_t>(choice.mask.size()));
+      if (choice.ratio > 0) room.means = std::max(room.means, choice.count * static_cast<std::int64_t>(mean_dim));
+    }
+  }
+  for (const ChosenPlan& plan : chosen) room.partials = std::max<std::int64_t>(room.partials, plan.partials);
+  return room;
 }
 
 Tensor LaunchGraph::replay(const StepInputs& inputs, bool turning) const {
@@ -286,11 +415,7 @@ Tensor LaunchGraph::replay(const StepInputs& inputs, bool turning) const {
   const bool turns = turning || sees_moved(inputs.tables);
   const OpTable& ops = turns ? own.turning : own.plain;
   ensure(ops.ops.defined(), kLaunchGraph, "the recorded step read keys that have moved, and this one does not");
-  std::int64_t partials = 1, queries = 0;
-  for (const StepTables& table : inputs.tables) {
-    partials = std::max<std::int64_t>(partials, table.plan->partials);
-    queries = std::max(queries, static_cast<std::int64_t>(table.plan->row_bounds.size()));
-  }
+  const auto [partials, queries, scores, means] = own.room_of(inputs);
   const std::vector<std::int32_t> table = own.table_of(inputs, turns);
   const Tensor step =
       Tensor::from_host(own.device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
@@ -300,11 +425,13 @@ Tensor LaunchGraph::replay(const StepInputs& inputs, bool turning) const {
                turned = turns ? Tensor::empty(
                                     own.device, DType::kFloat32,
                                     {std::max<std::int64_t>(1, queries * static_cast<std::int64_t>(own.query_floats))})
-                              : partial_stats;
+                              : partial_stats,
+               scored = own.chooses ? Tensor::empty(own.device, DType::kFloat32, {scores}) : partial_stats,
+               made = own.chooses ? Tensor::empty(own.device, DType::kFloat32, {means}) : partial_stats;
   Tensor out = Tensor::empty(own.device, DType::kFloat32, own.out_shape);
   own.device->launch(own.run, {own.workers, 0, 0}, {1, 0, 0}, ops.ops.buffer(), ops.count, step.buffer(), own.header_at,
-                     out.buffer(), partial_out.buffer(), partial_stats.buffer(), turned.buffer(), own.own.buffer(),
-                     static_cast<std::int32_t>(own.own_floats));
+                     out.buffer(), partial_out.buffer(), partial_stats.buffer(), turned.buffer(), scored.buffer(),
+                     made.buffer(), own.own.buffer(), static_cast<std::int32_t>(own.own_floats));
   return out;
 }
 

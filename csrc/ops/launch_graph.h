@@ -5,11 +5,16 @@
 // that table to one kernel (kernels/launch_graph.cl) together with what is new in them:
 //
 //     recorded, once           in the table                             anew in each replay
-//     embedding(ids)           weights, activations: addresses          token ids
+//     embedding(ids)           weights, activations: addresses          token ids, positions
 //     rms_norm, matmul, ...    activations live as long as the graph    where rows stand and go (QkvRows)
 //     put_qkv(rows)            K/V pools: addresses                     what they see (AttentionPlan)
 //     attend_tiles(plan)                                                slots of states (StateRows)
 //     gated_delta(runs)        pools of states: addresses               the logits' own tensor
+//     score_keys(mask)         plans of chosen keys: addresses          what there is to choose from (ChoiceTables)
+//
+// Where keys are chosen (ops/chosen.h), what was chosen has the same shape however many keys there are, and the plan of
+// attention to it stays with the graph: the step itself writes the cells into it. Keys that have moved are copied
+// there, so a graph that chooses serves steps without any, and has one table.
 //
 // A step that sees moved keys (ops/attention_plan.h) has one more operation before each attend, which makes the copies
 // of queries that its plan asks for, however many they are. So there are two tables, and one launch either way. A step
@@ -40,6 +45,7 @@
 
 #include "cl/launch_recorder.h"
 #include "ops/attention.h"
+#include "ops/chosen.h"
 #include "ops/qkv.h"
 #include "ops/recurrent.h"
 #include "tensor/storage_keeper.h"
@@ -52,7 +58,14 @@ struct StepTables {
   std::vector<QkvRows::Row> rows;
   const AttentionPlan* plan = nullptr;
   std::span<const RopeParams> ropes = {};  // of each layer; not read where the plan has no copies
-  std::int32_t k_dim = 0;
+  std::int32_t k_dim = 0, kv_heads = 1;
+  std::vector<ChoiceTables> choices = {};  // those of LaunchGraph::choices() that are of this cache, in their order
+};
+
+// What a recorded step chose from in one cache, on the device; undefined what it did not need.
+struct RecordedChoice {
+  std::int32_t ratio = 0;
+  Tensor cells = {}, mask = {}, tokens = {}, starts = {}, tails = {};
 };
 
 // The same on the device, as the recorded step used it; empty where it did not.
@@ -60,6 +73,9 @@ struct RecordedTables {
   QkvRows rows;
   DevicePlan plan;
   std::vector<_cl_mem*> keys = {};  // K of each layer
+  Tensor targets = {};              // of rows that were put by themselves, tokens first
+  std::vector<RecordedChoice> choices = {};
+  ChosenPlans chosen = {};
 };
 
 // The values that change with each step: one of `tables` for each cache of K and V, one of `states` for each cache of
@@ -70,7 +86,7 @@ struct StepInputs {
   std::span<const std::vector<StateRows>> states;
 };
 struct RecordedInputs {
-  std::span<const std::int32_t> ids;
+  std::span<const std::int32_t> ids, positions;
   std::span<const RecordedTables> tables;
   std::span<const DeviceStateRuns> states;
 };
@@ -105,6 +121,15 @@ class LaunchGraph {
 
   // Whether there is a table for steps like this one. False only of steps without moved keys.
   bool serves(std::span<const StepTables> tables) const noexcept;
+
+  // What there is to choose from in a step, of which StepTables has the numbers.
+  struct Choice {
+    std::size_t cache = 0;
+    std::int32_t ratio = 0;
+    bool masked = false;
+  };
+  std::span<const Choice> choices() const noexcept;
+  bool turns() const noexcept;  // whether there is a table for steps that see moved keys
 
   // One launch; returns a new tensor in the recorded one's shape. `turning`: by the table of steps that see moved keys,
   // also where none are seen. REQUIRES: serves the tables; as many ids, rows and caches as recorded, and ids that the

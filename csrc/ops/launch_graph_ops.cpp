@@ -88,11 +88,13 @@ class Builder {
     if (kernel->name == kMerge) return "";  // made with its attend
     BufferOp op = plain_op(launch, *kernel);
     for (std::size_t i = 0; i < kernel->arguments.size(); ++i)
-      if (kernel->arguments[i].writes()) turned_.erase(op.buffers[i]);  // buffers are used in turn
+      if (kernel->arguments[i].writes()) forget(op.buffers[i]);
     if (kernel->name == kTurn) return note_turned(op);
     op.op.form = forms_.of(launch);
     if (std::string why = bind(op); !why.empty()) return why;
-    if (kernel->name == kAttend) {
+    if (kernel->name == "mean_keys")
+      graph_.mean_dim = std::max<std::uint64_t>(graph_.mean_dim, std::stoull(options_by_name(launch).at("DIM")));
+    if (kernel->name == kAttend && !of_chosen(op)) {
       if (std::string why = find_layer(op, launch); !why.empty()) return why;
     }
     graph_.ops.push_back(op);
@@ -101,6 +103,17 @@ class Builder {
   }
 
  private:
+  // Buffers are used in turn.
+  void forget(_cl_mem* buffer) {
+    turned_.erase(buffer);
+    scores_.erase(buffer);
+    means_.erase(buffer);
+  }
+
+  bool of_chosen(const BufferOp& attend) const {
+    return attend.op.header_at >= places_.chosen_header_at && !places_.chosen_plans.empty();
+  }
+
   // Made again before its attend, where a step needs it; until then that reads the queries that were turned.
   std::string note_turned(const BufferOp& turn) {
     graph_.saw_moved = true;
@@ -132,7 +145,8 @@ class Builder {
       op.op.count_at = op.op.header_at + op.kernel->count;
     }
     for (_cl_mem* buffer : op.buffers) {
-      if (buffer != nullptr && (contains(places_.uploads, buffer) || buffer == places_.ids))
+      if (buffer != nullptr &&
+          (contains(places_.uploads, buffer) || buffer == places_.ids || buffer == places_.positions))
         return cat("kernel ", op.kernel->name, " reads a tensor that came from the host in the step");
     }
     return "";
@@ -148,6 +162,11 @@ class Builder {
         break;
       }
       case LaunchRole::kPlan: {
+        if (const auto chosen = place_of(places_.chosen_plans, buffer); chosen) {
+          op.op.header_at = places_.chosen_header_at + launch::kHeaderInts * *chosen;
+          graph_.chooses = true;
+          break;  // it lies where it lay
+        }
         const auto cache = place_of(places_.plans, buffer);
         if (!cache) return "attention was planned by no cache of the step";
         op.op.header_at = launch::kHeaderInts * *cache;
@@ -161,6 +180,29 @@ class Builder {
         set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(op.op.header_at) + launch::kRuns));
         break;
       }
+      case LaunchRole::kTargets: {
+        const auto cache = place_of(places_.targets, buffer);
+        if (!cache) return "rows were put in cells of no cache of the step";
+        op.op.header_at = launch::kHeaderInts * *cache;
+        set_word(op, i,
+                 word_of(launch::kHeaderBit, static_cast<std::uint64_t>(op.op.header_at) + launch::kTargetTable));
+        break;
+      }
+      case LaunchRole::kPositions:
+        if (buffer == places_.positions) set_word(op, i, step_word(places_.positions_at));
+        break;
+      case LaunchRole::kCells:
+      case LaunchRole::kMask:
+      case LaunchRole::kTokens:
+      case LaunchRole::kStarts:
+      case LaunchRole::kTails:
+        return bind_choice(op, i, role);
+      case LaunchRole::kPlaces:
+        if (!contains(places_.chosen_plans, buffer)) return "chosen keys went into no plan of the step";
+        break;
+      case LaunchRole::kScores:
+      case LaunchRole::kMeans:
+        return bind_scratch(op, i, role);
       case LaunchRole::kPartialOut:
         set_word(op, i, slot_word(launch::kSlotPartialOut));
         break;
@@ -179,6 +221,35 @@ class Builder {
       case LaunchRole::kPlanned:
         break;
     }
+    return "";
+  }
+
+  // A table of a choice; a buffer that is none stands in the place of one that the kernel does not read.
+  std::string bind_choice(BufferOp& op, std::size_t i, LaunchRole role) {
+    for (const GraphPlaces::ChoicePlace& choice : places_.choices) {
+      for (const auto& [table, number] : choice.tables) {
+        if (table != op.buffers[i]) continue;
+        op.op.header_at = choice.header_at;
+        set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(choice.header_at + number)));
+        if (role == LaunchRole::kMask && word_named(op, "mask_offset") != 0) return "rows chose one after the other";
+        return "";
+      }
+    }
+    return role == LaunchRole::kMask ? "rows chose from keys of no cache of the step" : "";
+  }
+
+  // Scores and keys of blocks, which are as many as the step says: written first, then read by the same choice.
+  std::string bind_scratch(BufferOp& op, std::size_t i, LaunchRole role) {
+    auto& known = role == LaunchRole::kScores ? scores_ : means_;
+    _cl_mem* const buffer = op.buffers[i];
+    if (op.kernel->arguments[i].writes()) {
+      known.insert_or_assign(buffer, op.op.header_at);
+    } else if (const auto written = known.find(buffer); written != known.end()) {
+      if (role == LaunchRole::kScores) op.op.header_at = written->second;
+    } else {
+      return role == LaunchRole::kScores ? "rows chose by scores of no choice of the step" : "";
+    }
+    set_word(op, i, slot_word(role == LaunchRole::kScores ? launch::kSlotScores : launch::kSlotMeans));
     return "";
   }
 
@@ -206,7 +277,8 @@ class Builder {
   const GraphPlaces& places_;
   GraphOps& graph_;
   const ProductForms forms_;
-  std::map<_cl_mem*, BufferOp> turned_;  // launches that turned queries, by where they put them
+  std::map<_cl_mem*, std::int32_t> scores_, means_;  // written by the choice that has this header
+  std::map<_cl_mem*, BufferOp> turned_;              // launches that turned queries, by where they put them
 };
 
 bool reads(const BufferOp& op, _cl_mem* buffer) {
@@ -301,6 +373,10 @@ std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphP
   for (const Launch& launch : launches) {
     reason = builder.add(launch);
     if (!reason.empty()) return std::nullopt;
+  }
+  if (graph.chooses && graph.saw_moved) {
+    reason = "the step chose among keys that have moved";
+    return std::nullopt;
   }
   make_norms_own(graph);
   return graph;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cl/launch_recorder.h"
@@ -44,9 +45,22 @@ struct GraphPlaces {
   std::vector<_cl_mem*> rows, plans;        // of each cache of K and V; null where it was not used
   std::vector<std::vector<_cl_mem*>> keys;  // of each cache of K and V: K of each layer
   std::vector<_cl_mem*> runs;               // of each cache of states; null where it was not used
-  std::vector<_cl_mem*> uploads;            // all else that came from the host while the step was recorded
-  std::int32_t ids_at = 0;                  // ints into the step's table
-  std::vector<std::int32_t> rows_at;        // of each cache of K and V
+  // Of a choice: the header's int of each of its tables.
+  struct ChoicePlace {
+    std::int32_t header_at = 0;
+    std::vector<std::pair<_cl_mem*, std::int32_t>> tables;
+  };
+  std::vector<ChoicePlace> choices;
+  std::vector<_cl_mem*> chosen_plans;  // each has a header, from `chosen_header_at` on
+  std::int32_t chosen_header_at = 0;
+  std::size_t headers() const {
+    return static_cast<std::size_t>(chosen_header_at / launch::kHeaderInts) + chosen_plans.size() + choices.size();
+  }
+  std::vector<_cl_mem*> targets;              // of each cache of K and V; null where it was not used
+  _cl_mem* positions = nullptr;               // the upload that holds the step's positions
+  std::vector<_cl_mem*> uploads;              // all else that came from the host while the step was recorded
+  std::int32_t ids_at = 0, positions_at = 0;  // ints into the step's table
+  std::vector<std::int32_t> rows_at;          // of each cache of K and V
 };
 
 struct GraphOps {
@@ -55,6 +69,8 @@ struct GraphOps {
   std::uint64_t partial_heads = 0, partial_dim = 0;  // sizes of one partial result of attention, at most
   std::uint64_t query_floats = 0;                    // of one row's queries, at most
   bool saw_moved = false;                            // the recorded step read keys that have moved
+  bool chooses = false;                              // it attended to chosen keys
+  std::uint64_t mean_dim = 0;                        // of the keys of blocks
 };
 
 // Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form

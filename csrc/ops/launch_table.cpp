@@ -47,9 +47,13 @@ constexpr bool is_sound(const LaunchArgument& argument) {
 constexpr bool is_sound(const LaunchKernel& kernel) {
   for (std::size_t i = 0; i < kernel.arguments.size(); ++i)
     if (!is_sound(kernel.arguments[i]) || kernel.find(kernel.arguments[i].name) != i) return false;
-  const bool planned = kernel.has(LaunchRole::kPlan), runs = kernel.has(LaunchRole::kRuns);
-  if (planned && runs) return false;
-  if (!planned && !runs && (kernel.axis >= 0 || kernel.has(LaunchRole::kPlanned))) return false;
+  const bool chooses =
+      kernel.has(LaunchRole::kScores) || std::any_of(kernel.arguments.begin(), kernel.arguments.end(),
+                                                     [](const LaunchArgument& each) { return of_choice(each.role); });
+  const int headers = int{kernel.has(LaunchRole::kPlan)} + int{kernel.has(LaunchRole::kRuns)} +
+                      int{kernel.has(LaunchRole::kTargets)} + int{chooses};
+  if (headers > 1) return false;
+  if (headers == 0 && (kernel.axis >= 0 || kernel.has(LaunchRole::kPlanned))) return false;
   return kernel.arguments.size() <= kLaunchWords && kernel.axis < 3 && kernel.count < launch::kHeaderInts;
 }
 

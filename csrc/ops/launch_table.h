@@ -29,9 +29,22 @@ enum class LaunchRole : std::uint8_t {
   kPartialOut,
   kPartialStats,
   kQueries,
+  kPositions,
+  kTargets,
+  kCells,
+  kMask,
+  kTokens,
+  kStarts,
+  kTails,
+  kPlaces,
+  kScores,
+  kMeans,
   kNumber,
   kPlanned
 };
+
+// Whether the role is of a table of a choice.
+constexpr bool of_choice(LaunchRole role) noexcept { return role >= LaunchRole::kCells && role <= LaunchRole::kTails; }
 
 struct LaunchArgument {
   std::string_view type, name;

@@ -36,6 +36,17 @@ std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
   return tables;
 }
 
+// With what the graph chooses from. REQUIRES: the graph serves the tables.
+void add_choices(std::vector<ops::StepTables>& tables, const std::vector<CausalHold>& holds,
+                 const ops::LaunchGraph& graph) {
+  for (const auto& [cache, ratio, masked] : graph.choices())
+    tables[cache].choices.push_back(holds[cache].choice(ratio, masked));
+}
+
+bool chooses_copies(const std::vector<CausalHold>& holds, const ops::LaunchGraph& graph) {
+  return std::ranges::any_of(graph.choices(), [&](const auto& choice) { return holds[choice.cache].copies(); });
+}
+
 // REQUIRES: device_of() its cache is not null.
 StateForward& recurrent(const OpenStep& step, std::size_t state) {
   return static_cast<StateForward&>(step.of_states(state));
@@ -68,8 +79,9 @@ Tensor StepGraphs::replay(Step& step) {
     std::vector<CausalHold> holds;
     for (std::size_t i = 0; i < step.cache()->caches().size(); ++i)
       holds.emplace_back(*step.cache()->caches()[i], step.open_.of_attention(i));
-    const std::vector<ops::StepTables> tables = tables_of(holds);
-    if (!graph->serves(tables)) return {};
+    std::vector<ops::StepTables> tables = tables_of(holds);
+    if (!graph->serves(tables) || chooses_copies(holds, *graph)) return {};
+    add_choices(tables, holds, *graph);
     std::vector<RecurrentHold> state_holds;
     for (std::size_t i = 0; i < step.cache()->states().size(); ++i)
       state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]), recurrent(step.open_, i));
@@ -108,10 +120,10 @@ void StepGraphs::keep(const Step& step, GraphPtr graph) {
   entries_[{step.cache().get(), step.tokens().size()}].graph.swap(graph);
 }
 
-void StepGraphs::refuse(const Step& step, const std::string& reason) {
+void StepGraphs::refuse(const Step& step, const std::string& reason, bool passing) {
   step.cache()->add_observer(shared_from_this());
   const MutexLock lock(mutex_);
-  ++entries_[{step.cache().get(), step.tokens().size()}].refusals;
+  entries_[{step.cache().get(), step.tokens().size()}].refusals += int{!passing};
   ++refusals_;
   reason_ = reason;
 }
@@ -169,13 +181,14 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
     const std::vector<CausalHold> caches = holds();
     if (!reason_.empty()) return false;
     std::vector<ops::StepTables> tables = tables_of(caches);
+    add_choices(tables, caches, graph);
     for (ops::StepTables& table : tables)
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
     std::vector<std::vector<ops::StateRows>> states;
     for (std::size_t i = 0; i < before_.size(); ++i)
       states.push_back(RecurrentHold::rows_again(recurrent(step_->open_, i), before_[i]));
     again = graph.replay({step_->tokens(), tables, states});
-    turning = graph.replay({step_->tokens(), tables, states}, true);
+    turning = graph.turns() ? graph.replay({step_->tokens(), tables, states}, true) : again;
   }
   if (same_bits(again, logits) && same_bits(turning, logits)) return true;
   reason_ = "the replayed step gave other logits";
@@ -188,12 +201,17 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   reason_ = step_->complete() || step_->undecided() ? "" : "the step is not complete";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::RecordedTables> tables;
-  for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
+  for (const CausalHold& hold : holds()) {
+    tables.push_back(hold.recorded());
+    passing_ = passing_ || (!tables.back().choices.empty() && hold.copies());
+  }
+  if (passing_) reason_ = "keys that have moved are copied where some are chosen";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
   for (std::size_t i = 0; i < step_->cache()->states().size(); ++i)
     states.push_back(RecurrentHold::recorded(recurrent(step_->open_, i)));
-  auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), tables, states}, logits, reason_);
+  auto graph =
+      ops::LaunchGraph::make(recording_, {step_->tokens(), step_->positions(), tables, states}, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }
 
@@ -202,7 +220,7 @@ bool StepRecording::finish(const Tensor& logits) {
   std::shared_ptr<const ops::LaunchGraph> graph = made(logits);
   before_.clear();
   if (graph == nullptr) {
-    graphs_->refuse(*step_, reason_);
+    graphs_->refuse(*step_, reason_, passing_);
     return false;
   }
   graphs_->keep(*step_, std::move(graph));

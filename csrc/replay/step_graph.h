@@ -5,7 +5,8 @@
 // on `replay` does all that the model would do for a step:
 //
 //     logits = graphs.replay(step)       undefined: there is no graph for this cache and number of rows, or one of
-//                                        keys that have moved (ops/launch_graph.h), and none have here
+//                                        keys that have moved (ops/launch_graph.h), and none have here; or they
+//                                        have, and are chosen from, which copies them
 //     recording = graphs.record(step)    null where there will be none
 //     logits = model(step)               as ever
 //     recording->finish(logits)          from now on there is a graph, or a reason why not
@@ -71,7 +72,7 @@ class StepGraphs final : public EndObserver, public std::enable_shared_from_this
   StepGraphs() = default;
   GraphPtr find(const Step& step) const;
   void keep(const Step& step, GraphPtr graph);
-  void refuse(const Step& step, const std::string& reason);
+  void refuse(const Step& step, const std::string& reason, bool passing);
 
   mutable Mutex mutex_;
   std::map<Key, Entry> entries_ KVTRIE_GUARDED_BY(mutex_);  // of caches that live
@@ -98,6 +99,7 @@ class StepRecording {
   std::vector<std::vector<SlotRef>> before_;  // of each cache of states: one of each session; held until the proof
   ops::LaunchRecording recording_;
   std::string reason_;
+  bool passing_ = false;  // the reason is one of this step: others of its size may well be recorded
 };
 
 }  // namespace kvtrie

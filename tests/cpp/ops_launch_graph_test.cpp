@@ -149,7 +149,7 @@ std::shared_ptr<const LaunchGraph> recorded(const Model& model, const RandomStep
                               model.keys()};
   out = model.launch(step.ids, tables.rows, tables.plan);
   std::string reason;
-  auto graph = LaunchGraph::make(recording, {step.ids, std::array{tables}, {}}, out, reason);
+  auto graph = LaunchGraph::make(recording, {step.ids, {}, std::array{tables}, {}}, out, reason);
   EXPECT_EQ(reason, "");
   return graph;
 }
@@ -277,7 +277,7 @@ TEST_F(LaunchGraphTest, KeysOfOneCacheMayHaveMovedAndOthersNot) {
     LaunchRecording recording(device_ptr());
     const Tensor out = model.launch(a.ids, recorded_tables);
     std::string reason;
-    const auto graph = LaunchGraph::make(recording, {a.ids, recorded_tables, {}}, out, reason);
+    const auto graph = LaunchGraph::make(recording, {a.ids, {}, recorded_tables, {}}, out, reason);
     ASSERT_NE(graph, nullptr) << reason;
     for (const auto& [x_moves, y_moves] : {std::pair(2, 0), {0, 2}, {4, 9}, {0, 0}}) {
       const RandomStep x(random, model, 2, 700, x_moves), y(random, model, 2, 700, y_moves);
@@ -320,7 +320,7 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
       LaunchRecording recording(device_ptr());
       const Tensor out = attend_spans(q, cells, tables.plan, {});
       std::string reason;
-      graph = LaunchGraph::make(recording, {step.ids, std::array{tables}, {}}, out, reason);
+      graph = LaunchGraph::make(recording, {step.ids, {}, std::array{tables}, {}}, out, reason);
       ASSERT_NE(graph, nullptr) << reason;
       device().fill(out.buffer(), 0, out.nbytes(), 0);  // what was recorded is not what is returned
     }
@@ -336,7 +336,7 @@ std::string refusal(const std::function<Tensor()>& step, std::span<const std::in
   LaunchRecording recording(shared_device());
   const Tensor out = step();
   std::string reason;
-  EXPECT_EQ(LaunchGraph::make(recording, {ids, {}, {}}, out, reason), nullptr);
+  EXPECT_EQ(LaunchGraph::make(recording, {ids, {}, {}, {}}, out, reason), nullptr);
   return reason;
 }
 

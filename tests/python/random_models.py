@@ -50,11 +50,56 @@ _RAW: dict[str, dict[str, Any]] = {
     },
 }
 _RAW["experts"] = {**_RAW["hybrid"], "mlp_only_layers": [1], "num_experts": 9, "num_experts_per_tok": 3}
-_FAMILIES = {"dense": "Llama", "window": "Gemma3", "hybrid": "Qwen3Next", "experts": "Qwen3Next"}
+_INDEX = {
+    "hidden_act": "silu",
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+    "num_hidden_layers": 3,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+    "index_topk": 48,
+    "index_head_dim": 8,
+    "index_n_heads": 4,
+}
+_RAW["indexed"] = {**_INDEX, "model_type": "deepseek_v32"}
+_RAW["shared index"] = {**_INDEX, "model_type": "glm_moe_dsa", "indexer_types": ["full", "shared", "full"]}
+_RAW["blocks"] = {
+    **{key: value for key, value in _RAW["experts"].items() if key != "mlp_only_layers"},
+    "model_type": "qwen4_exp_text",
+    "layer_types": ["linear_attention", "full_attention", "indexed_attention"],
+    "num_hidden_layers": 3,
+    "eos_token_id": 7,
+    "hc_count": 2,
+    "hc_lowrank": 12,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 12,
+    "indexer_budget": 40,
+    "indexer_compress_ratio": 4,
+}
+_FAMILIES = {
+    "dense": "Llama",
+    "window": "Gemma3",
+    "hybrid": "Qwen3Next",
+    "experts": "Qwen3Next",
+    "indexed": "DeepseekV32",
+    "shared index": "GlmMoeDsa",
+    "blocks": "Qwen4Exp",
+}
 
 
 def random_model(kind: str, seed: int = 9, **changes: Any) -> Any:
-    """A model of `kind` ("dense", "window", "hybrid", "experts"); ``changes`` go into its configuration."""
+    """A model of `kind` (a key of ``_FAMILIES``); ``changes`` go into its configuration."""
     return kv.models.from_weights(*random_weights(kind, seed, **changes), dtype="float32")
 
 

@@ -72,8 +72,8 @@ class Twins:
             assert cache.check() == []
 
 
-def random_step(twins: Twins, random: np.random.Generator) -> None:
-    """One thing that conversations do."""
+def random_step(twins: Twins, random: np.random.Generator, shifts: bool = True) -> None:
+    """One thing that conversations do. ``shifts``: also drop what is in the middle."""
     count = len(twins.sessions)
     act = random.integers(0, 11)
     if count == 0 or (act == 0 and count < 9):
@@ -94,7 +94,7 @@ def random_step(twins: Twins, random: np.random.Generator) -> None:
         for cache in twins.caches:
             with contextlib.suppress(kv.errors.CacheFullError):  # nothing but what live sessions hold
                 cache.page_out(nbytes=1)
-    elif act == 5:
+    elif act == 5 and shifts:
         pair = twins.sessions[random.integers(0, count)]
         keep, limit = int(random.integers(0, 6)), int(random.integers(8, 64))
         before = pair[0].recorded
@@ -107,17 +107,50 @@ def random_step(twins: Twins, random: np.random.Generator) -> None:
         twins.compute(chosen, [int(token) for token in random.integers(0, VOCAB, rows)])
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid", "experts"])
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid", "experts", "indexed", "shared index", "blocks"])
 def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
     print(f"seed {SEED}")
     random = np.random.default_rng(SEED)
     twins = Twins(kind)
-    for _ in range(STEPS):
-        random_step(twins, random)
+    chooses = kind in ("indexed", "shared index", "blocks")  # among copies, where keys have moved: not replayed
+    for number in range(STEPS):
+        random_step(twins, random, not chooses or number > STEPS * 3 // 4)
     stats = twins.models[0].graphs.stats
-    assert stats["replays"] > STEPS // 4 and stats["graphs"] >= 4, stats
+    assert stats["replays"] > STEPS // 4 and stats["graphs"] >= 3 + (not chooses), stats
     assert twins.models[1].graphs.stats["replays"] == 0
-    assert (twins.shifts > 0) == (kind in ("dense", "window"))  # recurrent states cannot be shifted
+    recurrent = kind in ("hybrid", "experts", "blocks")  # such states cannot be shifted
+    assert (twins.shifts > 0) == (not recurrent)
+
+
+GROWING: list[tuple[str, dict[str, int], int]] = [  # kind, changes, tokens before the first step
+    ("indexed", {"index_topk": 20}, 5),
+    ("shared index", {"index_topk": 20}, 5),
+    ("indexed", {"index_topk": 600}, 500),  # what is chosen is cut into splits
+    ("blocks", {"indexer_budget": 12}, 2),  # not even one whole block
+    ("blocks", {"indexer_budget": 12, "indexer_compress_ratio": 1}, 5),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "tokens"), GROWING)
+def test_steps_grow_beyond_what_is_chosen(kind: str, changes: dict[str, int], tokens: int, device: Any) -> None:
+    """One recorded step serves all later ones: before as many keys are there as are chosen, and after that."""
+    models = [random_model(kind, **changes) for _ in range(2)]
+    models[1].replays = False
+    caches = [caches_of(model) for model in models]
+    sessions = [cache.begin([(3 * i) % VOCAB for i in range(tokens)]) for cache in caches]
+    for model, session in zip(models, sessions):
+        for step in session.prefill():
+            model(step)
+    for number in range(2 * changes.get("indexer_budget", 20) if tokens < 100 else 120):
+        got = []
+        for model, session in zip(models, sessions):
+            session.append(int(number * number) % VOCAB)
+            step = session.decode()
+            before = device.memory()["launches"]
+            got.append(bits(model(step)))
+            assert model.replays is False or number < 1 or device.memory()["launches"] == before + 1
+        assert got[0] == got[1], number
+    assert models[0].graphs.stats["graphs"] == 1 and models[0].graphs.stats["refusals"] == 0
 
 
 def test_later_steps_of_as_many_rows_are_one_launch(device: Any) -> None:

@@ -193,8 +193,7 @@ class Qwen4Exp(Qwen35Moe):
             layer: NgramLayer(c.ngrams, c.hyper, c.ngrams.ngrams.table(layer, c.vocab_size), layer, weights, c)
             for layer in c.ngrams.ngrams.layers
         }
-        # The host alone knows which n-grams and blocks a step reads, so it cannot be recorded.
-        self.replays = not self._lookups and c.index is None
+        self.replays = not self._lookups  # the host alone knows which n-grams a step looks up
 
     def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """See ``Model.through``; the streams are mixed into one row at the end."""
