@@ -82,6 +82,7 @@ SHAPES["indexed"] = {
     "hidden_act": "silu",
     "num_hidden_layers": 6,
     "num_key_value_heads": 8,
+    "head_dim": 32,
     "intermediate_size": 1024,
     "kv_lora_rank": 128,
     "q_lora_rank": 128,

@@ -51,14 +51,16 @@ struct SmallBlocks {
   std::vector<float> norm;
 
   SmallBlocks(std::int32_t dim, DType kept)
-      : pool(static_cast<std::size_t>(2 * kKeys * dim) * size_of(kept), std::byte{0xFF}) {
+      : pool(std::size_t{2} * kKeys * static_cast<std::size_t>(dim) * size_of(kept), std::byte{0xFF}) {
     tables.count = kBlocks;
     tables.ratio = kRatio;
     for (std::int32_t key = 0; key < kKeys; ++key) {
       tables.cells.push_back(2 * (kKeys - 1 - key));
-      for (std::int32_t d = 0; d < dim; ++d)
-        reference::store_number(pool.data(), kept, static_cast<std::size_t>(tables.cells.back() * dim + d),
-                                0.25f * static_cast<float>((key * 7 + d * 5) % 23) - 2.0f);
+      const auto first = static_cast<std::size_t>(tables.cells.back()) * static_cast<std::size_t>(dim);
+      for (std::int32_t d = 0; d < dim; ++d) {
+        const float number = 0.25f * static_cast<float>((key * 7 + d * 5) % 23) - 2.0f;
+        reference::store_number(pool.data(), kept, first + static_cast<std::size_t>(d), number);
+      }
     }
     for (std::int32_t block = 0; block < kBlocks; ++block) {
       tables.starts.push_back(kRatio * block);

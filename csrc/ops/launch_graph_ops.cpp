@@ -230,7 +230,7 @@ class Builder {
       for (const auto& [table, number] : choice.tables) {
         if (table != op.buffers[i]) continue;
         op.op.header_at = choice.header_at;
-        set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(choice.header_at + number)));
+        set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(choice.header_at) + number));
         if (role == LaunchRole::kMask && word_named(op, "mask_offset") != 0) return "rows chose one after the other";
         return "";
       }
