@@ -18,7 +18,7 @@
 //   tensor_split, tensor_many, tensor_join   more rows: matmul_tensor_many.cl
 //
 // NORMED: what is multiplied is rms_norm of x, whose weight comes as one more row of each block
-// (matmul_tensor_norm.clh).
+// (matmul_tensor_norm.clh). QKV: y are q, k and v, which are rotated and stored (matmul_tensor_qkv.clh).
 //
 // GATED as in kernels/matmul_group.cl: of each 64 packed outputs 16 of the gate and 16 of the other take turns.
 #pragma OPENCL FP_CONTRACT OFF
@@ -33,6 +33,13 @@
 
 #include "matmul_tensor.clh"
 #include "matmul_tensor_norm.clh"
+
+#ifndef QKV
+#define QKV 0
+#endif
+#if QKV
+#include "matmul_tensor_qkv.clh"
+#endif
 
 #define FEW_LANES 128  // a warp for each slice
 #define X_ROWS (ROWS + NORMED)
@@ -98,6 +105,13 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     ,
     __global const float* restrict weight, ulong weight_offset, float eps, float offset
 #endif
+#if QKV
+    ,
+    __global const int* restrict table, __global const float* restrict inverse_frequencies, float factor,
+    int outputs_from, int heads, int kv_heads, int k_dim, int v_dim, int pairs, int interleaved,
+    __global STORAGE(CELL_FORMAT) * restrict k_pool, ulong k_offset, __global STORAGE(V_FORMAT) * restrict v_pool,
+    ulong v_offset, ulong cells
+#endif
 ) {
   __local uchar rings[SLICES * FEW_RING] __attribute__((aligned(128)));
   __local float tops[TOPS * ROWS];
@@ -115,6 +129,13 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
   Chunk chunks[FEW_LOADS];
 #pragma unroll
   for (int j = 0; j < FEW_LOADS; ++j) chunks[j] = chunk_of(min(l + j * WARP, UNIT_CHUNKS - 1), unit_at % 2);
+#if QKV
+  const Heads of = {outputs_from, heads, kv_heads, k_dim, v_dim, pairs, interleaved};
+  const int2 tiles = tiles_of(unit_at, of);
+#pragma unroll
+  for (int j = 0; j < FEW_LOADS; ++j)
+    chunks[j].from += moved_by(min(l + j * WARP, UNIT_CHUNKS - 1), unit_at, tiles, outputs_from, k_size);
+#endif
   const __global float* rows[FEW_X_LOADS];  // 16 bytes of a row: those of rows r and r + 1 lie in other banks
   uint rows_to[FEW_X_LOADS];
 #pragma unroll
@@ -145,6 +166,10 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     FEW_BRING(s, begin + AT_ONCE * s);
     COMMIT();
   }
+#if QKV  // one pair for each lane
+  const int r = lane / 16, m = min(m0 + r, m_size - 1);
+  const Pair pair = pair_of(lane % 16, tiles, of, (float)table[2 * m], inverse_frequencies, factor);
+#endif
 #if NORMED
   find_norms(x, m0, m_size, k_size, weight, eps, offset, lane, scales, tops);
 #else
@@ -187,6 +212,13 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
   float to = 0.0f;                                                                                                \
   _Pragma("unroll") for (int s = 0; s < SLICES; ++s) to += parts[s * FEW_RING / 4 + (r)*UNIT_OUTPUTS + (output)]; \
   to *= power_of_two(-exponent_of(tops, r))
+#if QKV
+  if (r >= ROWS || m0 + r >= m_size) return;
+  TOTAL(u, r, pair.first);
+  TOTAL(v, r, pair.second);
+  const Place to = {y + y_offset + (ulong)m * y_stride, k_pool + k_offset, v_pool + v_offset, cells, table[2 * m + 1]};
+  put_pair(u, v, pair, has_add ? add + add_offset - outputs_from : 0, outputs_from + n_size, of, to);
+#else
   for (int i = lane; i < ROWS * UNIT_OUTPUTS; i += FEW_LANES) {
     const int r = i / UNIT_OUTPUTS, output = i % UNIT_OUTPUTS, m = m0 + r;
     if (m >= m_size || (GATED && output >= 16)) continue;
@@ -199,4 +231,5 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     finish(sum, up, unit_at * UNIT_OUTPUTS + output, add + add_offset + (ulong)m * add_stride, has_add,
            y + y_offset + (ulong)m * y_stride, n_size);
   }
+#endif
 }

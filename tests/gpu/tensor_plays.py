@@ -279,7 +279,7 @@ def many_variant(stored: int, warps: tuple[int, int], slices: bool = False, gate
     return Variant("matmul_tensor_many", options, ("tensor_many", "tensor_join"), 32 * warps[0] * warps[1])
 
 
-_ELSEWHERE = "the last one of a warp: its sums take the place of blocks that were read long ago, in so short a slice"
+ELSEWHERE = "the last one of a warp: its sums take the place of blocks that were read long ago, in so short a slice"
 
 
 def _few(product: Product, rows: int, unseen: tuple[tuple[int, str], ...] = ()) -> Case:
@@ -330,7 +330,7 @@ def _join(product: Product) -> Case:
 
 TENSOR_PLAYS: list[Case] = [
     *[_few(Product(3, 72, 320, stored), 8) for stored in (1, 3)],
-    *[_few(Product(3, 72, 512, stored), 8, ((2, _ELSEWHERE),)) for stored in (5, 9, 10)],
+    *[_few(Product(3, 72, 512, stored), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10)],
     _few(Product(1, 72, 544, 1), 1),
     _few(Product(1, 72, 256, 8), 1),
     _few(Product(9, 40, 320, 3, gated=True), 8),

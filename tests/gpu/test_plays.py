@@ -17,18 +17,20 @@ import pytest
 import compilers
 import plays
 import ptx
+import qkv_plays
 import toolchain
 from packing_plays import PACKING_PLAYS
 from plays import Case
 from q4_plays import Q4_PLAYS
 from q8_plays import Q8_PLAYS
+from qkv_plays import HALVES, INTERLEAVED, PART, PLAIN, QKV_PLAYS, WIDE, Heads
 from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
 from tensor_plays import TENSOR_PLAYS, NormedProduct, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "2")))
-PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS, *Q4_PLAYS]
+PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS, *Q4_PLAYS, *QKV_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 
@@ -78,6 +80,38 @@ def test_a_norm_inside_of_a_product_changes_no_bit(stored: int, gated: bool) -> 
         program = ptx.Program(text_of(few_variant(stored, rows, gated, normed=True)), "tensor_few")
         got, _ = product.few(program, 3, rows)
         assert (got.view(np.uint32) == wanted.view(np.uint32)).all()
+
+
+# Every kind of head with two types of weights, and with the others those that move weights the most.
+STORING = [(stored, of) for stored in (1, 3) for of in (HALVES, PART, INTERLEAVED, PLAIN, WIDE)]
+STORING += [(stored, of) for stored in (8, 10) for of in (HALVES, WIDE)]
+
+
+@pytest.mark.parametrize(("stored", "of"), STORING, ids=str)
+def test_a_product_that_rotates_and_stores_changes_no_bit(stored: int, of: Heads) -> None:
+    """Those of a launch of the product and one of put_qkv, alone and among 8; in float16 and float32."""
+    half = of is not PART
+    product = qkv_plays.made(stored, 3, True, of, half)
+    put = Variant("qkv", (f"K_DIM={of.k_dim}", f"CELL_FORMAT={int(half)}", "LANES=64", "ROW_VW=4"), ("put_qkv",), 64)
+    plain = ptx.Program(text_of(few_variant(stored, 8, normed=True)), "tensor_few")
+    wanted = product.apart(plain, ptx.Program(text_of(put), "put_qkv"), 8)
+    for rows in (1, 8):
+        variant = qkv_plays.variant(stored, rows, True, int(half))
+        got, _ = product.few(ptx.Program(text_of(variant), "tensor_few"), 2, rows)
+        product.check(got, qkv_plays.BOUND)
+        assert got.same_bits(wanted)
+
+
+@pytest.mark.parametrize("stored", [1, 3, 8])
+def test_weights_one_after_the_other_rotate_and_store_alike(stored: int) -> None:
+    """q and k of one weight, v of another: their launches write what one of all would."""
+    whole = qkv_plays.made(stored, 3, True, HALVES)
+    program = ptx.Program(text_of(qkv_plays.variant(stored, 8, True, 1)), "tensor_few")
+    wanted, _ = whole.few(program, 1, 8)
+    first, second = whole.cut(HALVES.turned)
+    for part in (first, second):
+        part.check(part.few(program, 2, 8)[0], qkv_plays.BOUND)
+    assert first.few(program, 3, 8)[0].with_parts_of(second.few(program, 4, 8)[0]).same_bits(wanted)
 
 
 def removed() -> list[tuple[Case, int]]:

@@ -109,6 +109,10 @@ def _tensor_products() -> list[Variant]:
         made.append(Variant("matmul_tensor", (few, "ROWS=8", "NORMED=1"), ("tensor_few",), 128))
         made.append(Variant("matmul_tensor", (few, "ROWS=8", "GATED=1", "NORMED=1"), ("tensor_few",), 128))
         made.append(Variant("matmul_tensor_many", (*many, "WARPS_N=1", "SPLIT=1"), ("tensor_many", "tensor_join"), 64))
+        for rows in (1, 8):
+            stores = (few, f"ROWS={rows}", "NORMED=1", "QKV=1", "CELL_FORMAT=1")
+            made.append(Variant("matmul_tensor", stores, ("tensor_few",), 128))
+        made.append(Variant("matmul_tensor", (few, "ROWS=8", "QKV=1", "CELL_FORMAT=0"), ("tensor_few",), 128))
         small = (few, "SAVE_LOCALLY=1", "WARPS_M=1", "WARPS_N=1", "SPLIT=0", "GATED=1")
         made.append(Variant("matmul_tensor_many", small, ("tensor_many",), 32))
     return made
