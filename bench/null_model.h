@@ -3,8 +3,8 @@
 //
 // Concept. 30 layers of 576 with 9 query and 3 K/V heads of 64, a gated MLP of 1536, q8_0 weights, 49,152 tokens: 9
 // launches a layer for one conversation, 273 with embedding, last norm and head, and one for the likeliest token, of
-// which 4 bytes are read. As a GPU with matrix instructions, whose products norm x and whose attention merges by
-// itself, 6 a layer: 183 in all. Self-tests are taken for passed (null_self_tests.h).
+// which 4 bytes are read. As a GPU with matrix instructions, whose products norm x, rotate q and k and store k and v,
+// and whose attention merges by itself, 5 a layer: 153 in all. Self-tests are taken for passed (null_self_tests.h).
 //
 // Threads: one. REQUIRES: null_driver::use() before OpenCL was called.
 #pragma once
@@ -36,8 +36,9 @@ class NullModel {
   static constexpr std::uint64_t kLaunches = 9 * kLayers + 3 + 1;  // of a decode step and the choice behind it
 
   // As a GPU with matrix instructions; of norms in launches of their own two a layer and the last, of merges one a
-  // layer.
-  static constexpr std::uint64_t kTensorLaunches = 6 * kLayers + 2 + 1, kNorms = 2 * kLayers + 1, kMerges = kLayers;
+  // layer, and of puts, which rotate q and k and store k and v, one a layer.
+  static constexpr std::uint64_t kTensorLaunches = 5 * kLayers + 2 + 1, kNorms = 2 * kLayers + 1, kMerges = kLayers,
+                                 kPuts = kLayers;
 
   // `journal`: a file that need not exist; removed at the end. `emulated`: as KVTRIE_EMULATED_DEVICE.
   explicit NullModel(const std::filesystem::path& journal, const char* emulated = "")
@@ -119,7 +120,8 @@ class NullModel {
     rotated.rope = &rope_;
     for (std::int32_t i = 0; i < kLayers; ++i) {
       const Layer& layer = layers_[static_cast<std::size_t>(i)];
-      const Tensor mixed = step.attend_qkv(i, ops::matmul(x, layer.qkv, {}, {layer.norm, 1e-5f}), rotated, {});
+      const ops::QkvProduct qkv{x, {&layer.qkv, 1}, {}, {layer.norm, 1e-5f}};
+      const Tensor mixed = step.attend_qkv(i, qkv, rotated, {});
       x = ops::matmul(mixed, layer.o, x);
       const ops::InputNorm norm{layer.mlp_norm, 1e-5f};
       x = ops::matmul(ops::matmul_gated(x, layer.gate_up, ops::Activation::kSilu, norm), layer.down, x);

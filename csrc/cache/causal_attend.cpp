@@ -1,5 +1,7 @@
 // Forwards: puts, attention, completion.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "cache/causal_cache_state.h"
 #include "cache/kv_arguments.h"
@@ -111,6 +113,28 @@ void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t ind
   ++open.puts;
 }
 
+// The attention of a layer whose rows `put` stores; nullopt where `put` gives no q, and has stored nothing. `packed`:
+// rows of q, k and v, or the product that gives them.
+template <class Packed, class Put>
+std::optional<Tensor> attend_put(const std::shared_ptr<CausalCache::State>& state, Forward::State& open,
+                                 std::int32_t layer, const Packed& packed, const ops::AttentionOptions& options,
+                                 const Put& put) KVTRIE_REQUIRES(state->mutex) {
+  const char* where = "causal_cache.attend_qkv";
+  KvStore& store = *state->store;
+  const std::uint32_t index = require_writable(state, open, layer, where);
+  require_values(store.shape(), where);
+  const std::int64_t heads = check_packed(store, open.rows, packed, where);
+  check_sinks(store, heads, options, where);
+  if (open.step == nullptr) open.step = prepare(*state, open);
+  const std::optional<Tensor> q = put(store, index, *open.step);
+  if (!q) return std::nullopt;
+  note_put(*state, open, index);
+  require_readable(state, open, layer, where);
+  open.was_read = true;
+  const Tensor out = store.attend(index, *open.step, *q, options);
+  return out.defined() ? out.reshape({open.rows, heads * store.shape().value_dim()}) : out;
+}
+
 }  // namespace
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
@@ -129,20 +153,27 @@ void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, con
 
 Tensor CausalCache::attend_qkv(Forward& forward, std::int32_t layer, const Tensor& qkv,
                                const ops::QkvOptions& projection, const ops::AttentionOptions& options) {
-  const char* where = "causal_cache.attend_qkv";
   const MutexLock lock(state_->mutex);
-  Forward::State& open = *forward.state_;
-  const std::uint32_t index = require_writable(state_, open, layer, where);
-  require_values(shape(), where);
-  const std::int64_t heads = check_packed(*state_->store, open.rows, qkv, where);
-  check_sinks(*state_->store, heads, options, where);
-  if (open.step == nullptr) open.step = prepare(*state_, open);
-  const Tensor q = state_->store->put_qkv(index, *open.step, qkv, projection);
-  note_put(*state_, open, index);
-  require_readable(state_, open, layer, where);
-  open.was_read = true;
-  const Tensor out = state_->store->attend(index, *open.step, q, options);
-  return out.defined() ? out.reshape({open.rows, heads * shape().value_dim()}) : out;
+  const auto put = [&](KvStore& store, std::uint32_t index, const PreparedStep& step) {
+    return std::optional(store.put_qkv(index, step, qkv, projection));
+  };
+  return *attend_put(state_, *forward.state_, layer, qkv, options, put);
+}
+
+// Where the product does not store its rows, it is launched without the lock, as by callers who have packed rows.
+Tensor CausalCache::attend_qkv(Forward& forward, std::int32_t layer, const ops::QkvProduct& product,
+                               const ops::QkvOptions& projection, const ops::AttentionOptions& options) {
+  if (ops::may_put_qkv(product, projection)) {
+    const MutexLock lock(state_->mutex);
+    const auto put = [&](KvStore& store, std::uint32_t index, const PreparedStep& step) {
+      Tensor q = store.product_puts_qkv(index, step, product, projection);
+      return q.defined() ? std::optional(std::move(q)) : std::nullopt;
+    };
+    const std::optional<Tensor> out = attend_put(state_, *forward.state_, layer, product, options, put);
+    if (out) return *out;
+  }
+  return attend_qkv(forward, layer, ops::matmul(product.x, product.weights, product.bias, product.norm), projection,
+                    options);
 }
 
 void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> except) {

@@ -128,6 +128,9 @@ class CausalCache final : public LayerCache,
   // device.
   Tensor attend_qkv(Forward& forward, std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
                     const ops::AttentionOptions& options);
+  // The same of matmul(product), which may store the rows itself: then in fewer launches, with the same bits.
+  Tensor attend_qkv(Forward& forward, std::int32_t layer, const ops::QkvProduct& product,
+                    const ops::QkvOptions& projection, const ops::AttentionOptions& options);
   // The rows `except` of this forward see all of their sequence's rows of the forward, later ones too (an image whose
   // patches see each other); the window's or chunk's lower end stays. Each call replaces the one before. Throws
   // kArgument for other rows than before once a layer was attended or got.

@@ -50,18 +50,33 @@ void check_sinks(const KvStore& store, std::int64_t heads, const ops::AttentionO
   store.check_place(sinks, "sinks");
 }
 
-std::int64_t check_packed(const KvStore& store, std::int64_t rows, const Tensor& qkv, std::string_view where) {
-  const KvShape& shape = store.shape();
-  if (!store.has_bytes()) return shape.kv_heads;
+namespace {
+
+// `what` the rows of `qkv` are; `width`: numbers of a packed row.
+std::int64_t check_packed_rows(const KvStore& store, std::int64_t rows, const Tensor& qkv, const char* what,
+                               std::int64_t width, std::string_view where) {
   if (!qkv.defined() || qkv.rank() != 2 || qkv.dim(0) != rows) {
     fail(ErrorKind::kArgument, where, "qkv: got shape ", qkv.defined() ? to_string(qkv.shape()) : "of nothing",
-         ", allowed ", rows, " rows of q, k and v");
+         ", allowed ", rows, " rows of ", what);
   }
   if (qkv.dtype() != DType::kFloat32) {
     fail(ErrorKind::kType, where, "qkv: got dtype ", name_of(qkv.dtype()), ", allowed float32");
   }
   store.check_place(qkv, "qkv");
-  return ops::qkv_heads(qkv.dim(1), shape.kv_heads, shape.k_dim, shape.v_dim);
+  const KvShape& shape = store.shape();
+  return ops::qkv_heads(width, shape.kv_heads, shape.k_dim, shape.v_dim);
+}
+
+}  // namespace
+
+std::int64_t check_packed(const KvStore& store, std::int64_t rows, const Tensor& qkv, std::string_view where) {
+  if (!store.has_bytes()) return store.shape().kv_heads;
+  return check_packed_rows(store, rows, qkv, "q, k and v", qkv.defined() && qkv.rank() == 2 ? qkv.dim(1) : 0, where);
+}
+
+std::int64_t check_packed(const KvStore& store, std::int64_t rows, const ops::QkvProduct& product,
+                          std::string_view where) {
+  return check_packed_rows(store, rows, product.x, "what q, k and v are made of", product.width(), where);
 }
 
 }  // namespace kvtrie

@@ -23,5 +23,8 @@ void check_sinks(const KvStore& store, std::int64_t heads, const ops::AttentionO
                  std::string_view where);
 // The same for packed rows of q, k and v (ops/qkv.h); gives the number of query heads.
 std::int64_t check_packed(const KvStore& store, std::int64_t rows, const Tensor& qkv, std::string_view where);
+// The same for the product that gives them. REQUIRES: a store with bytes.
+std::int64_t check_packed(const KvStore& store, std::int64_t rows, const ops::QkvProduct& product,
+                          std::string_view where);
 
 }  // namespace kvtrie

@@ -119,6 +119,11 @@ class KvStore {
   // kNotSupported in a store without a device.
   virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                          const ops::QkvOptions& options);
+  // The same of the product that gives them, in fewer launches; undefined where there is no such form, and nothing was
+  // stored (ops/qkv.h).
+  virtual Tensor product_puts_qkv(std::uint32_t, const PreparedStep&, const ops::QkvProduct&, const ops::QkvOptions&) {
+    return {};
+  }
   // q [rows, heads, k_dim] float32 -> [rows, heads, value_dim] float32. kNotSupported where that is 0. Keys that have
   // moved are read with queries turned by as much.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,

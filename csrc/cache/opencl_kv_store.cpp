@@ -122,11 +122,20 @@ void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Ten
   ops::put_rows(k, v, targets, layers_[layer], order);
 }
 
-Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
-                              const ops::QkvOptions& options) {
+const ops::QkvRows& OpenClKvStore::rows_of(const PreparedStep& step) const {
   const auto& prepared = static_cast<const Step&>(step);
   if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, prepared.places());
-  return ops::put_qkv(qkv, prepared.rows, layers_[layer], options);
+  return prepared.rows;
+}
+
+Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
+                              const ops::QkvOptions& options) {
+  return ops::put_qkv(qkv, rows_of(step), layers_[layer], options);
+}
+
+Tensor OpenClKvStore::product_puts_qkv(std::uint32_t layer, const PreparedStep& step, const ops::QkvProduct& product,
+                                       const ops::QkvOptions& options) {
+  return ops::product_puts_qkv(product, rows_of(step), layers_[layer], options);
 }
 
 Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,

@@ -33,6 +33,8 @@ class OpenClKvStore final : public KvStore {
                           std::uint32_t rows) override;
   void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
            RowOrder order = RowOrder::kTokensFirst) override;
+  Tensor product_puts_qkv(std::uint32_t layer, const PreparedStep& step, const ops::QkvProduct& product,
+                          const ops::QkvOptions& options) override;
   Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                  const ops::QkvOptions& options) override;
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
@@ -58,6 +60,7 @@ class OpenClKvStore final : public KvStore {
   ops::CellRuns image_runs(std::span<const CellSpan> spans, std::int32_t image_position, const CellImage& layout,
                            std::uint32_t first_token) const;
   const ops::RopeParams& rope_of(std::uint32_t layer) const;
+  const ops::QkvRows& rows_of(const PreparedStep& step) const;  // uploaded by the first layer that asks
   Tensor staging_for(const ImageWork& work) const;
   void store_layer(std::uint32_t layer, const ImageWork& work, std::byte* image);
   void load_layer(std::uint32_t layer, const ImageWork& work, const std::byte* image);

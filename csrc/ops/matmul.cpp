@@ -169,19 +169,25 @@ Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add, const I
   return matmul(x, std::span(&w, 1), add, norm);
 }
 
-Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add, const InputNorm& norm) {
+std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add,
+                           const InputNorm& norm) {
   constexpr const char* kWhere = "ops.matmul";
   require(!weights.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
-  Columns columns;
+  std::int64_t outputs = 0;
   for (const PackedWeight& w : weights) {
     require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
     check_input(kWhere, x, w.panels(), w.in_features());
-    columns.all += w.out_features();
+    outputs += w.out_features();
   }
-  require(columns.all <= kMaxSide, kWhere, "w: got ", columns.all, " outputs, allowed up to ", kMaxSide);
-  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
-  check_add(kWhere, add, x, y.shape());
+  require(outputs <= kMaxSide, kWhere, "w: got ", outputs, " outputs, allowed up to ", kMaxSide);
+  check_add(kWhere, add, x, output_shape(x, outputs));
   check_norm(kWhere, norm, x, weights.front().in_features());
+  return outputs;
+}
+
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add, const InputNorm& norm) {
+  Columns columns{0, check_product(x, weights, add, norm)};
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
   Input input(x, norm);
   for (const PackedWeight& w : weights) {
     if (!norm.defined() || !launch_normed(x, norm, w, add, y, columns))

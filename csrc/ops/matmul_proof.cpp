@@ -1,5 +1,6 @@
 #include "ops/matmul_proof.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -211,6 +212,63 @@ bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
   return std::isnan(got.back());
 }
 
+// q, K and V of a few heads; v_dim leaves a group of outputs half full. Every byte of cells is 0xff (NaN) before.
+struct SmallHeads {
+  static constexpr std::int32_t kHeads = 4, kKvHeads = 2, kDim = 64, kValues = 40, kCells = 13;
+  static constexpr std::int32_t kOutputs = (kHeads + kKvHeads) * kDim + kKvHeads * kValues;
+  LayerCells pool;
+  Tensor q;
+
+  SmallHeads(const cl::DevicePtr& device, const CellFormats& formats, std::int64_t rows)
+      : pool(LayerCells::zeros(device, formats, kKvHeads, kCells, kDim, kValues)),
+        q(Tensor::zeros(device, DType::kFloat32, {rows, kHeads, kDim})) {
+    for (const Tensor* each : {&pool.k, &pool.v})
+      each->copy_from_host(std::vector<std::byte>(each->nbytes(), std::byte{0xff}).data());
+  }
+  static DeviceRope rope(const cl::DevicePtr& device, std::int32_t dims, bool interleaved) {
+    RopeParams params;
+    params.dims = dims;
+    params.interleaved = interleaved;
+    return {device, params, kDim};
+  }
+  static QkvRows rows(const cl::DevicePtr& device, std::int32_t count) {
+    std::vector<QkvRows::Row> rows;
+    rows.reserve(static_cast<std::size_t>(count));
+    for (std::int32_t i = 0; i < count; ++i) rows.push_back({97 * i + 5, i % 3 == 1 ? -1 : kCells - 1 - i});
+    return {device, rows};
+  }
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all;
+    for (const Tensor* each : {&q, &pool.k, &pool.v}) {
+      const std::size_t at = all.size();
+      all.resize(at + each->nbytes());
+      each->copy_to_host(all.data() + at);
+    }
+    return all;
+  }
+};
+
+// Whether a product that rotates and stores has the bits of one that does not and put_qkv.
+bool put_agrees(const cl::DevicePtr& device, const TensorVariant& variant, const DeviceRope* rope) {
+  const Sides sides{11, SmallHeads::kOutputs, is_from_blocks(variant.stored) ? 512 : 96};
+  const SmallProduct small(device, sides);
+  const std::vector<float> numbers = small_numbers(sides.k, 5, 19, 0.11f, -0.9f);
+  const InputNorm norm{Tensor::from_host(device, DType::kFloat32, {sides.k}, numbers.data()), 1e-6f, 1.0f};
+  const Tensor panels = SmallWeight(sides, variant.stored, 5).panels(device), bias = small.add_tensor.slice(0, 1);
+  const SmallHeads stored(device, *variant.stored_in, sides.m);
+  SmallHeads apart(device, *variant.stored_in, sides.m);
+  const QkvRows rows = SmallHeads::rows(device, sides.m);
+  QkvOptions options;
+  options.rope = rope;
+  bare::matmul_tensor(variant, small.x_tensor, panels, sides, bias, {rows, stored.pool, options, stored.q},
+                      small.columns(), norm);
+  TensorVariant plain = variant;
+  plain.stored_in.reset();
+  bare::matmul_tensor(plain, small.x_tensor, panels, sides, bias, small.y, small.columns(), norm);
+  apart.q = put_qkv(small.y, rows, apart.pool, options);
+  return stored.bytes() == apart.bytes();
+}
+
 }  // namespace
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
@@ -258,6 +316,16 @@ bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
   small.y.copy_to_host(got.data());
   apart.y.copy_to_host(wanted.data());
   return std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
+}
+
+// Heads that are rotated whole and in part, by halves and interleaved, and not at all; rows that store and some that do
+// not.
+bool stored_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
+  const DeviceRope whole(device, {}, SmallHeads::kDim), part = SmallHeads::rope(device, 32, false),
+                                                        neighbours = SmallHeads::rope(device, 38, true);
+  const std::vector<const DeviceRope*> ropes{&whole, &part, &neighbours, nullptr};
+  return std::all_of(ropes.begin(), ropes.end(),
+                     [&](const DeviceRope* rope) { return put_agrees(device, variant, rope); });
 }
 
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {

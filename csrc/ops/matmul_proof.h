@@ -11,6 +11,7 @@ bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant); 
 bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant);
 bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant);
 bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant);  // with rms_norm before it, to the bit
+bool stored_agrees(const cl::DevicePtr& device, const TensorVariant& variant);  // with put_qkv behind it, to the bit
 bool embed_agrees(const cl::DevicePtr& device, WeightDType stored);
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w);  // of an unpacked weight

@@ -47,8 +47,10 @@ Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns&
           static_cast<std::int32_t>(all)};
 }
 
+// `further`: arguments of a variant that stores.
+template <class... Further>
 void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides, const Ends& ends,
-         const Tensor& y, const InputNorm& norm) {
+         const Tensor& y, const InputNorm& norm, const Further&... further) {
   const cl::DevicePtr& device = x.device();
   const std::size_t packed = packed_outputs(sides, variant.gated.has_value());
   const auto launch = [&](const auto&... of_norm) {
@@ -56,7 +58,7 @@ void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, co
                    {kLanes * divide_up(packed, kUnit), divide_up(sides.m, variant.rows), 0}, {kLanes, 1, 0}, x.buffer(),
                    x.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
                    ends.add_at, ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k,
-                   ends.y_stride, of_norm...);
+                   ends.y_stride, of_norm..., further...);
   };
   if (variant.normed) {
     launch(norm.weight.buffer(), norm.weight.offset(), norm.eps, norm.offset);
@@ -102,8 +104,7 @@ void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, c
                  ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, packed, ends.y_stride);
 }
 
-// The form for such a product, if it works here. The local memory that a group may have shows when it is tried: then
-// with as much as every device allows.
+// The local memory that a group may have shows when it is tried: then with as much as every device allows.
 std::optional<TensorVariant> proven(const Tensor& x, const Sides& sides, WeightDType stored,
                                     std::optional<Activation> gated) {
   const cl::DevicePtr& device = x.device();
@@ -126,6 +127,7 @@ std::string TensorVariant::options() const {
   std::string text = join("-DSTORED=", static_cast<int>(stored));
   if (rows > 0) {
     text += join(" -DROWS=", rows, normed ? " -DNORMED=1" : "");
+    if (stored_in) text += " -DQKV=1" + format_option(*stored_in);
   } else {
     text += join(" -DWARPS_M=", warps_m, " -DWARPS_N=", warps_n, " -DSPLIT=", split ? 1 : 0,
                  " -DSAVE_LOCALLY=", saves_locally ? 1 : 0);
@@ -188,11 +190,38 @@ void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& 
   }
 }
 
+void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& bias, const QkvEnd& end, const Columns& columns, const InputNorm& norm) {
+  const LayerCells& pool = end.pool;
+  const DeviceRope* rope = end.options.rope;
+  Ends ends = ends_of(x, bias, end.q, columns);
+  ends.y_at = end.q.offset();
+  ends.y_stride = static_cast<std::int32_t>(end.q.dim(1) * end.q.dim(2));
+  few(variant, x, panels, sides, ends, end.q, norm, end.rows.table().buffer(),
+      rope != nullptr ? rope->inverse_frequencies().buffer() : x.buffer(),  // never read without pairs
+      rope != nullptr ? rope->attention_factor() : 1.0f, static_cast<std::int32_t>(columns.begin),
+      static_cast<std::int32_t>(end.q.dim(1)), static_cast<std::int32_t>(pool.kv_heads()),
+      static_cast<std::int32_t>(pool.k_dim()), static_cast<std::int32_t>(pool.v_dim()),
+      rope != nullptr ? rope->dims() / 2 : 0, std::int32_t{rope != nullptr && rope->interleaved()}, pool.k.buffer(),
+      pool.k.offset(), pool.v.buffer(), pool.v.offset(), static_cast<std::uint64_t>(pool.cells()));
+}
+
 }  // namespace bare
+
+std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, WeightDType stored,
+                                         std::optional<Activation> gated, const InputNorm& norm) {
+  const cl::DevicePtr& device = x.device();
+  if (norm.defined() && (!tensor_cores(*device) || !tensor_norms(*device, norm, sides))) return std::nullopt;
+  std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
+  if (!variant || !norm.defined()) return variant;
+  variant->normed = true;
+  const auto agrees = [&] { return normed_agrees(device, *variant); };
+  return variant_works(device, variant->key(), agrees) ? variant : std::nullopt;
+}
 
 bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                    std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
-  const std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
+  const std::optional<TensorVariant> variant = tensor_form(x, sides, stored, gated);
   if (variant) bare::matmul_tensor(*variant, x, panels, sides, add, y, columns);
   return variant.has_value();
 }
@@ -200,14 +229,9 @@ bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, We
 bool launch_tensor_normed(const Tensor& x, const InputNorm& norm, const Tensor& panels, const Sides& sides,
                           WeightDType stored, std::optional<Activation> gated, const Tensor& add, const Tensor& y,
                           const Columns& columns) {
-  const cl::DevicePtr& device = x.device();
-  if (!tensor_cores(*device) || !tensor_norms(*device, norm, sides)) return false;
-  std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
-  if (!variant) return false;
-  variant->normed = true;
-  if (!variant_works(device, variant->key(), [&] { return normed_agrees(device, *variant); })) return false;
-  bare::matmul_tensor(*variant, x, panels, sides, add, y, columns, norm);
-  return true;
+  const std::optional<TensorVariant> variant = tensor_form(x, sides, stored, gated, norm);
+  if (variant) bare::matmul_tensor(*variant, x, panels, sides, add, y, columns, norm);
+  return variant.has_value();
 }
 
 }  // namespace kvtrie::ops

@@ -6,6 +6,8 @@
 // a launch of their own; and where there would be fewer groups than the device has units for, each group takes a slice
 // of k, and one more launch adds these.
 //
+// The product of few rows of a layer's q, k and v may rotate and store them, too (qkv_tensor.h).
+//
 // Every form sums alike, so a row's bits do not depend on the rows beside it. A form that fails its self-test is
 // replaced by the work-group family (matmul_group.h), whose sums are rounded otherwise.
 //
@@ -17,18 +19,20 @@
 #include <string>
 
 #include "ops/matmul_enqueue.h"
+#include "ops/qkv.h"
 
 namespace kvtrie::ops {
 
 struct TensorVariant {
   WeightDType stored = WeightDType::kFloat16;
   std::optional<Activation> gated;
-  std::int32_t rows = 0;                  // of a group: 1 or 8; 0: many, 32 warps_n
-  std::int32_t warps_m = 2, warps_n = 2;  // of many: warps of 64 packed outputs x 32 rows
-  bool split = false;                     // of many: a group for each slice of k
-  std::size_t ring_bytes = 0;             // of local memory, for what is on its way
-  bool saves_locally = true;              // of many: sums of earlier slices in local memory, not in registers
-  bool normed = false;                    // of few: x is normed first
+  std::int32_t rows = 0;                   // of a group: 1 or 8; 0: many, 32 warps_n
+  std::int32_t warps_m = 2, warps_n = 2;   // of many: warps of 64 packed outputs x 32 rows
+  bool split = false;                      // of many: a group for each slice of k
+  std::size_t ring_bytes = 0;              // of local memory, for what is on its way
+  bool saves_locally = true;               // of many: sums of earlier slices in local memory, not in registers
+  bool normed = false;                     // of few: x is normed first
+  std::optional<CellFormats> stored_in{};  // of few: q, k and v are rotated, and k and v stored in such cells
   std::string options() const;
   std::string key() const;  // for self-tests
 };
@@ -46,12 +50,26 @@ bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexc
 // not be large (norm_numbers). Where rms_norm adds in the order that kernels/matmul_tensor_norm.clh follows.
 bool tensor_norms(cl::Device& device, const InputNorm& norm, const Sides& sides);
 
+// Where q, k and v go: q [rows, heads, k_dim] float32, k and v into the cells of `rows`.
+struct QkvEnd {
+  const QkvRows& rows;
+  const LayerCells& pool;
+  const QkvOptions& options;
+  const Tensor& q;
+};
+
 namespace bare {
 // `add`: [columns], [m, columns] or undefined; undefined where gated. `norm`: where the variant is normed.
 void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                    const Tensor& add, const Tensor& y, const Columns& columns, const InputNorm& norm = {});
+// Of a variant that stores, for outputs `columns` of q, k and v. `bias`: [columns.all] or undefined.
+void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& bias, const QkvEnd& end, const Columns& columns, const InputNorm& norm = {});
 }  // namespace bare
 
+// The form for such a product, if it works here; with a norm, if it is defined, for few rows only.
+std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, WeightDType stored,
+                                         std::optional<Activation> gated, const InputNorm& norm = {});
 // Whether matrix instructions took the product. REQUIRES: checked arguments.
 bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                    std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns);

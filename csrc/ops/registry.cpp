@@ -15,6 +15,7 @@ struct Record {
   std::optional<bool> tensor_cores KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int64_t> norm_numbers KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> merged_splits KVTRIE_GUARDED_BY(mutex);
+  std::optional<bool> puts KVTRIE_GUARDED_BY(mutex);
   Units units KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
@@ -64,6 +65,10 @@ std::optional<std::int32_t> merged_splits_override(cl::Device& device) { return 
 void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> splits) {
   keep(device, &Record::merged_splits, splits);
 }
+
+std::optional<bool> puts_override(cl::Device& device) { return kept(device, &Record::puts); }
+
+void set_puts_override(cl::Device& device, std::optional<bool> puts) { keep(device, &Record::puts, puts); }
 
 Units integer_units(cl::Device& device) { return kept(device, &Record::units); }
 

@@ -26,6 +26,9 @@ void set_norm_numbers_override(cl::Device& device, std::optional<std::int64_t> n
 std::optional<std::int32_t> merged_splits_override(cl::Device& device);
 void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> splits);
 
+std::optional<bool> puts_override(cl::Device& device);  // of products that store q, k and v
+void set_puts_override(cl::Device& device, std::optional<bool> puts);
+
 struct Units {
   std::optional<IntegerUnits> chosen, measured;  // what was chosen stands in for what was measured
 };

@@ -13,7 +13,7 @@ constexpr std::uint32_t kFirstCapability = 80;  // mma.sync of m16n8k16, ldmatri
 
 // Whether any device of the process was ever told otherwise. Every product asks, and looking for what a device was told
 // costs more than the rest of the answer.
-std::atomic<bool> told{false}, norms_told{false}, merges_told{false};
+std::atomic<bool> told{false}, norms_told{false}, merges_told{false}, puts_told{false};
 
 }  // namespace
 
@@ -48,6 +48,15 @@ std::int32_t merged_splits(cl::Device& device) {
 void set_merged_splits(cl::Device& device, std::optional<std::int32_t> splits) {
   if (splits) merges_told = true;
   registry::set_merged_splits_override(device, splits);
+}
+
+bool puts_in_products(cl::Device& device) {
+  return !puts_told.load(std::memory_order_relaxed) || registry::puts_override(device).value_or(true);
+}
+
+void set_puts_in_products(cl::Device& device, std::optional<bool> puts) {
+  if (puts) puts_told = true;
+  registry::set_puts_override(device, puts);
 }
 
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {

@@ -34,4 +34,9 @@ std::int32_t merged_splits(cl::Device& device);
 // Overrides it for this device, 0 for none; nullopt restores it. Results keep their bits. For tests and experiments.
 void set_merged_splits(cl::Device& device, std::optional<std::int32_t> splits);
 
+// Whether products of few rows rotate and store q, k and v themselves: true.
+bool puts_in_products(cl::Device& device);
+// Overrides it for this device; nullopt restores it. Results keep their bits. For tests and experiments.
+void set_puts_in_products(cl::Device& device, std::optional<bool> puts);
+
 }  // namespace kvtrie::ops

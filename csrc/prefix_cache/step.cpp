@@ -134,14 +134,26 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
   return out;
 }
 
-Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
-                        const ops::AttentionOptions& options) {
+// `packed`: rows, or the product that gives them.
+template <class Packed>
+Tensor Step::attend_packed(std::int32_t layer, const Packed& packed, const ops::QkvOptions& projection,
+                           const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
   pace(*cache_->caches()[owner]);
-  Tensor out = cache_->caches()[owner]->attend_qkv(open_.of_attention(owner), layer, qkv, projection, options);
+  Tensor out = cache_->caches()[owner]->attend_qkv(open_.of_attention(owner), layer, packed, projection, options);
   attended_ = true;
   finish_if_complete();
   return out;
+}
+
+Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
+                        const ops::AttentionOptions& options) {
+  return attend_packed(layer, qkv, projection, options);
+}
+
+Tensor Step::attend_qkv(std::int32_t layer, const ops::QkvProduct& product, const ops::QkvOptions& projection,
+                        const ops::AttentionOptions& options) {
+  return attend_packed(layer, product, projection, options);
 }
 
 void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order) {

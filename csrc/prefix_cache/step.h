@@ -51,6 +51,8 @@ class Step {
   // v_dim].
   Tensor attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
                     const ops::AttentionOptions& options);
+  Tensor attend_qkv(std::int32_t layer, const ops::QkvProduct& product, const ops::QkvOptions& projection,
+                    const ops::AttentionOptions& options);  // of the product that gives them
   void put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order = RowOrder::kTokensFirst);
   CausalCache::History get(std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
   // Attention to chosen keys (causal_cache.h).
@@ -108,6 +110,9 @@ class Step {
   Recurrent recurrent_of(std::int32_t layer) const;           // kArgument where the layer's cache is of another kind
   std::vector<std::vector<HeldState>> states_before() const;  // of each session; empty once it is over
   void require_kept() const;                                  // kClosed once dropped
+  template <class Packed>
+  Tensor attend_packed(std::int32_t layer, const Packed& packed, const ops::QkvOptions& projection,
+                       const ops::AttentionOptions& options);
   void finish_if_complete();
   void decide(std::span<const std::uint32_t> counts, std::size_t path);
 

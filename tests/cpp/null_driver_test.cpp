@@ -80,9 +80,9 @@ TEST_F(NullDriver, ADecodeStepAsksLittle) {
   EXPECT_LE(null_driver::bytes().up, kSteps * 1024);
 }
 
-// Products by matrix instructions norm x themselves, and attention merges its splits; told not to, they leave it to
-// launches of their own.
-TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsAndMerges) {
+// Products by matrix instructions norm x themselves, and rotate and store q, k and v; attention merges its splits. Told
+// not to, they leave it to launches of their own.
+TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsPutsAndMerges) {
   const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
   bench::NullModel model(journal, "gpu compute_capability=90");
   const auto launches_of_a_step = [&] {
@@ -103,6 +103,11 @@ TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsAndMerges) {
   EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches + Model::kMerges);
   ops::set_merged_splits(*model.device(), kSplits);
   EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches);
+  ops::set_puts_in_products(*model.device(), false);
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches + Model::kPuts);
+  ops::set_puts_in_products(*model.device(), std::nullopt);
+  EXPECT_EQ(launches_of_a_step(), Model::kTensorLaunches);
+  ops::set_puts_in_products(*model.device(), false);
   ops::set_norm_numbers(*model.device(), 0);
   ops::set_merged_splits(*model.device(), 0);
   EXPECT_EQ(launches_of_a_step(), Model::kLaunches);
