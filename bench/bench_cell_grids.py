@@ -109,7 +109,10 @@ class Through:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
 
-    def attend_qkv(self, layer: int, qkv: Any, rope: Any = None, *rest: Any, **options: Any) -> Any:
+    def attend_qkv(self, layer: int, qkv: Any, rope: Any = None, *rest: Any, weight: Any = None, bias: Any = None,
+                   norm: Any = None, **options: Any) -> Any:  # fmt: skip
+        if weight is not None:
+            qkv = kv.ops.matmul(qkv, weight, add=bias, norm=norm)
         assert all(norm is None for norm in rest[:2]), "norms of heads are not needed here"
         heads, kv_heads, dim = (
             self._config.num_attention_heads, self._config.num_key_value_heads, self._config.head_dim,

@@ -1,8 +1,8 @@
 """Whether answers are the same bits where kvtrie promises it, on the device itself.
 
 A row has the bits of its product alone, among 8 and among many; its attention those of a decode step and of a prefill,
-whatever lies in cells that nobody holds, and whoever merges its splits. What differs is a row of its own, and the part
-fails.
+whatever lies in cells that nobody holds, whoever merges its splits, and whoever rotates and stores q, k and v. What
+differs is a row of its own, and the part fails.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def bits(rows: Rows) -> None:
     same = [rows.attempt(stored, partial(_product, rows, device, stored, inputs, out, many)) for stored in STORED]
     history = 5000 if is_gpu(device) else 300
     same += [rows.attempt(dtype, partial(_attention, rows, device, dtype, history)) for dtype in ("float16", "float32")]
+    same += [rows.attempt(f"put, {stored}", partial(_puts, rows, device, stored, inputs)) for stored in STORED]
     if not all(same):
         sys.exit(1)
 
@@ -80,6 +81,23 @@ def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
         told.append(_same(rows, what, attended([cut, history]), prefill))
     device._merge_in_attention(None)
     return all(told)
+
+
+def _puts(rows: Rows, device: Any, stored: str, inputs: int) -> bool:
+    """Attention of steps whose products store their rows, and of steps with a launch for that."""
+    weight = random_weight(device, stored, inputs, (HEADS + 2 * KV_HEADS) * DIM)
+    table = kv.ops.RopeTable(DIM, device=device)
+    norm = (np.ones(inputs, np.float32), 1e-6, 0.0)
+    x = np.random.default_rng(8).standard_normal((8, inputs)).astype(np.float32)
+    found = []
+    for puts in (None, False):
+        device._put_in_products(puts)
+        caches = [kv.caches.CausalCache([0], KV_HEADS, DIM, 64, device=device)]
+        with kv.PrefixCache(caches, host_bytes=0) as cache, cache.begin(np.arange(16)) as session:
+            outs = [step.attend_qkv(0, x, table, weight=weight, norm=norm) for step in session.prefill(chunk=8)]
+            found.append(np.concatenate([out.numpy() for out in outs]))
+    device._put_in_products(None)
+    return _same(rows, f"{stored}: q, k and v stored by their product", *found)
 
 
 def _fill_with_nan(cache: Any, count: int) -> None:

@@ -1,7 +1,7 @@
 """Whole steps of models of known shapes: what they take, what of it the host, and which kernels take the rest.
 
 ``table``  device time by kernel of one decode step and of one prefill, on a device that keeps the times of launches; of
-           the step also with a launch for each norm and each merge
+           the step also with a launch for each norm, each merge, and each rotation and store of q, k and v
 ``steps``  seconds of steps, and microseconds of the host until one is enqueued, on a device as everybody has it
 
 A decode step chooses its tokens on the device: 4 bytes come to the host for each conversation.
@@ -25,6 +25,7 @@ PREFILL = 512  # tokens
 APART: dict[str, Callable[[Any, int | None], None]] = {
     "norms": lambda device, most: device._norm_in_products(most),
     "merges": lambda device, most: device._merge_in_attention(most),
+    "puts": lambda device, most: device._put_in_products(None if most is None else bool(most)),
 }
 
 

@@ -317,6 +317,14 @@ context of several devices without a queue, and for a device that ``devices()`` 
       py::arg("splits"),
       "For benches: up to how many splits of a row attention merges those of few rows itself; None: as the device "
       "does. 0: a launch that merges. Results keep their bits.");
+  c.def(
+      "_put_in_products",
+      [](DeviceHandle& self, const Typed<"bool | None">& puts) {
+        ops::set_puts_in_products(*self.open(), puts.is_none() ? std::nullopt : std::optional(puts.cast<bool>()));
+      },
+      py::arg("puts"),
+      "For benches: whether products of few rows rotate and store q, k and v themselves; None: as the device does. "
+      "False: a launch for each layer. Results keep their bits.");
   c.def("_take_launch_times", &take_launch_times,
         R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).
 

@@ -139,4 +139,54 @@ std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const c
   return ops::weight_dtype_from_name(std::string(to_text(dtype, where, argument)), where, argument);
 }
 
+ops::InputNorm to_norm(const py::object& value, const Placement& placement, const char* where) {
+  if (value.is_none()) return {};
+  const std::vector<py::object> items = to_items(value, where, "norm", "(weight, eps, offset)");
+  require(items.size() == 3, where, "norm: got ", items.size(), " items, allowed (weight, eps, offset)");
+  return {to_tensor(items[0], placement, where, "norm"), to_float(items[1], where, "norm"),
+          to_float(items[2], where, "norm")};
+}
+
+std::vector<ops::PackedWeight> to_packed_weights(const py::object& value, const char* where, const char* name) {
+  std::vector<ops::PackedWeight> items;
+  for (const py::object& each : to_items(value, where, name, "packed weights")) {
+    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, where, name, "packed weights only, or none");
+    items.push_back(each.cast<ops::PackedWeight&>());
+  }
+  return items;
+}
+
+ops::QkvOptions to_qkv(const QkvOperands& operands, const Placement& placement, const char* where) {
+  ops::QkvOptions options;
+  const auto& [rope, q_norm, k_norm, eps, offset] = operands;
+  if (!rope.is_none()) {
+    if (!py::isinstance<ops::DeviceRope>(rope)) refuse_type(rope, where, "rope", "a RopeTable or None");
+    options.rope = &rope.cast<ops::DeviceRope&>();
+  }
+  options.q_norm = to_optional_tensor(q_norm, placement, where, "q_norm", DType::kFloat32);
+  options.k_norm = to_optional_tensor(k_norm, placement, where, "k_norm", DType::kFloat32);
+  options.eps = static_cast<float>(to_number(eps, where, "eps"));
+  options.offset = static_cast<float>(to_number(offset, where, "offset"));
+  return options;
+}
+
+std::optional<Projection> to_projection(const Tensor& x, const py::object& weight, const py::object& bias,
+                                        const py::object& norm, const Placement& placement, const char* where) {
+  if (weight.is_none()) {
+    require(bias.is_none(), where, "bias: got one without a weight, allowed None");
+    require(norm.is_none(), where, "norm: got one without a weight, allowed None");
+    return std::nullopt;
+  }
+  if (placement.on_host)
+    fail(ErrorKind::kNotSupported, where, "the cache is not on a device: use attend with q, k and v");
+  Projection made;
+  if (py::isinstance<ops::PackedWeight>(weight)) {
+    made.weights = {weight.cast<ops::PackedWeight&>()};
+  } else {
+    made.weights = to_packed_weights(weight, where, "weight");
+  }
+  made.product = {x, made.weights, to_optional_tensor(bias, placement, where, "bias"), to_norm(norm, placement, where)};
+  return made;
+}
+
 }  // namespace kvtrie::binding

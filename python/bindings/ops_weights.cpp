@@ -24,15 +24,6 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
-// (weight, eps, offset) of the norm before a product, or None.
-ops::InputNorm to_norm(const py::object& value, const Placement& place, const char* where) {
-  if (value.is_none()) return {};
-  const std::vector<py::object> items = to_items(value, where, "norm", "(weight, eps, offset)");
-  require(items.size() == 3, where, "norm: got ", items.size(), " items, allowed (weight, eps, offset)");
-  return {to_tensor(items[0], place, where, "norm"), to_float(items[1], where, "norm"),
-          to_float(items[2], where, "norm")};
-}
-
 // Whether `value` is a tuple or list that begins with an Item.
 template <class Item>
 bool are_several(const py::object& value) {
@@ -41,18 +32,9 @@ bool are_several(const py::object& value) {
          py::isinstance<Item>(PySequence_Fast_GET_ITEM(value.ptr(), 0));
 }
 
-std::vector<ops::PackedWeight> packed_weights(const py::object& value, const char* where, const char* name) {
-  std::vector<ops::PackedWeight> items;
-  for (const py::object& each : to_items(value, where, name, "packed weights")) {
-    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, where, name, "packed weights only, or none");
-    items.push_back(each.cast<ops::PackedWeight&>());
-  }
-  return items;
-}
-
 // Outputs one after the other, of weights that are kept differently.
 Tensor matmul_several(const py::object& x, const py::object& w, const py::object& add, const py::object& norm) {
-  const std::vector<ops::PackedWeight> items = packed_weights(w, "matmul", "w");
+  const std::vector<ops::PackedWeight> items = to_packed_weights(w, "matmul", "w");
   const Placement place{false, items.front().panels().device()};
   const Tensor a = to_tensor(x, place, "matmul", "x");
   const Tensor added = to_optional_tensor(add, place, "matmul", "add");
@@ -186,7 +168,7 @@ Tensor embedding(const Typed<"ArrayLike | ops.PackedWeight | Sequence[Tensor] | 
   std::int64_t limit = 0;
   if (py::isinstance<ops::PackedWeight>(table) || are_several<ops::PackedWeight>(table)) {
     const std::vector<ops::PackedWeight> items = are_several<ops::PackedWeight>(table)
-                                                     ? packed_weights(table, "embedding", "table")
+                                                     ? to_packed_weights(table, "embedding", "table")
                                                      : std::vector{table.cast<ops::PackedWeight&>()};
     for (const ops::PackedWeight& each : items) limit += each.out_features();
     return embedding_of(items, limit, {false, items.front().panels().device()}, ids);

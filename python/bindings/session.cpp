@@ -116,22 +116,20 @@ Tensor attend_qkv(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike"
                   const Typed<"ops.RopeTable | None">& rope, const Typed<"ArrayLike | None">& q_norm,
                   const Typed<"ArrayLike | None">& k_norm, const Typed<"float">& eps, const Typed<"float">& offset,
                   const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
-                  const Typed<"ArrayLike | None">& sinks) {
+                  const Typed<"ArrayLike | None">& sinks,
+                  const Typed<"ops.PackedWeight | Sequence[ops.PackedWeight] | None">& weight,
+                  const Typed<"ArrayLike | None">& bias, const Typed<"tuple[ArrayLike, float, float] | None">& norm) {
   constexpr const char* kWhere = "attend_qkv";
   const std::int32_t number = to_int32(layer, kWhere, "layer");
   const Placement place = placement_of(self, number);
   const Tensor rows = to_tensor(qkv, place, kWhere, "qkv", DType::kFloat32);
-  ops::QkvOptions projection;
-  if (!rope.is_none()) {
-    if (!py::isinstance<ops::DeviceRope>(rope)) refuse_type(rope, kWhere, "rope", "a RopeTable or None");
-    projection.rope = &rope.cast<ops::DeviceRope&>();
-  }
-  projection.q_norm = to_optional_tensor(q_norm, place, kWhere, "q_norm", DType::kFloat32);
-  projection.k_norm = to_optional_tensor(k_norm, place, kWhere, "k_norm", DType::kFloat32);
-  projection.eps = static_cast<float>(to_number(eps, kWhere, "eps"));
-  projection.offset = static_cast<float>(to_number(offset, kWhere, "offset"));
+  const ops::QkvOptions projection = to_qkv({rope, q_norm, k_norm, eps, offset}, place, kWhere);
   const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, kWhere);
-  return without_gil([&] { return self.attend_qkv(number, rows, projection, options); });
+  const std::optional<Projection> product = to_projection(rows, weight, bias, norm, place, kWhere);
+  return without_gil([&] {
+    return product ? self.attend_qkv(number, product->product, projection, options)
+                   : self.attend_qkv(number, rows, projection, options);
+  });
 }
 
 void put(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& k, const Typed<"ArrayLike | None">& v,
@@ -193,13 +191,16 @@ v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None fo
 ``ClosedError`` once dropped.)");
   c.def("attend_qkv", &attend_qkv, py::arg("layer"), py::arg("qkv"), py::arg("rope") = py::none(),
         py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("eps") = 1e-6, py::arg("offset") = 0.0,
-        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(),
+        py::arg("weight") = py::none(), py::arg("bias") = py::none(), py::arg("norm") = py::none(),
         R"(``attend`` for q, k and v that come out of one product: norms, rotates, stores and attends in few launches.
 
 qkv float32 [rows, heads * head_dim + kv_heads * (head_dim + v_head_dim)]: the heads of q, those of k, those of v ->
 float32 [rows, heads * v_head_dim]. Heads of q and k are normed as ``ops.rms_norm(head, q_norm, eps, offset)`` does where
 a weight [head_dim] is given, then rotated to the step's positions by the ``ops.RopeTable`` ``rope``, if any. ``scale``,
-``softcap`` and ``sinks`` as in ``attend``. The bits are those of the separate calls. Raises like ``attend``, and
+``softcap`` and ``sinks`` as in ``attend``. With ``weight``, ``qkv`` is x [rows, in], and what is attended is
+``ops.matmul(x, weight, add=bias, norm=norm)``: some devices then norm, multiply, rotate and store in one launch. The bits
+are those of the separate calls. Raises like ``attend``, and
 ``NotSupportedError`` where the cache is on the host.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("heads_first") = false,
         R"(Stores K and V of one layer, once in each step.

@@ -105,8 +105,13 @@ class FakeStep:
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Any = None,
+        weight: Any = None,
+        bias: Any = None,
+        norm: Any = None,
     ) -> npt.NDArray[np.float32]:
         """The separate operations, one after the other; V's heads are as long as K's."""
+        if weight is not None:
+            qkv = kv.ops.matmul(qkv, weight, add=bias, norm=norm)
         sights = self.sessions[0].sights
         assert isinstance(sights, Sights)
         heads = np.asarray(qkv).reshape(len(self.tokens), -1, sights.head_dim)

@@ -98,6 +98,70 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     np.testing.assert_array_equal(np.concatenate(alone), batch)
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_product_gives_the_bits_of_packed_rows(parts: int, normed: bool) -> None:
+    """Of one weight, and of q, k and v one after the other; steps of few rows and of more, on all devices."""
+    device, dim, inside = kv.Device(), 32, 64
+    random = np.random.default_rng(7)
+    table = kv.ops.RopeTable(dim, device=device)
+    widths = [HEADS * dim, KV_HEADS * dim, KV_HEADS * dim]
+    widths = widths if parts == 3 else [sum(widths)]
+    weights = tuple(kv.ops.pack(kv.tensor(random.standard_normal((n, inside)).astype(np.float16), device=device))
+                    for n in widths)  # fmt: skip
+    weight = weights if parts == 3 else weights[0]
+    bias = random.standard_normal(sum(widths)).astype(np.float32)
+    norm = (random.standard_normal(inside).astype(np.float32), 1e-5, 1.0) if normed else None
+    x = random.standard_normal((24, inside)).astype(np.float32)
+    results = []
+    for inside_of in (False, True):
+        with make_cache(device, dim, dim, "float16") as cache:
+            session, outs = cache.begin(np.arange(13, dtype=np.int32)), []
+            for begin, end in ((0, 13), (13, 14), (14, 17), (17, 24)):
+                if begin > 0:
+                    session.append(np.arange(begin, end, dtype=np.int32))
+                step, rows = session.decode(), x[begin:end]
+                for layer in LAYERS:
+                    if inside_of:
+                        out = step.attend_qkv(layer, rows, table, weight=weight, bias=bias, norm=norm)
+                    else:
+                        out = step.attend_qkv(layer, kv.ops.matmul(rows, weight, add=bias, norm=norm), table)
+                    outs.append(np.asarray(out))
+            results.append(outs)
+    for one, other in zip(*results):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"bias": np.zeros(320, np.float32)}, "bias"),
+        ({"norm": (np.zeros(64, np.float32), 1e-5, 0.0)}, "norm"),
+        ({"weight": ()}, "w"),
+        ({"weight": np.zeros((320, 64), np.float32)}, "weight"),
+        ({"packed": (320, 32)}, "x"),
+        ({"packed": (288, 64)}, "qkv"),
+        ({"packed": (320, 64), "qkv": np.zeros((2, 64), np.float32)}, "qkv"),
+        ({"packed": (320, 64), "bias": np.zeros(64, np.float32)}, "add"),
+        ({"packed": (320, 64), "norm": (np.zeros(32, np.float32), 1e-5, 0.0)}, "norm"),
+    ],
+)
+def test_a_product_that_is_refused_stores_nothing(change: dict[str, Any], named: str) -> None:
+    device, dim = kv.Device(), 32
+    if "packed" in change:
+        weight = kv.ops.pack(kv.tensor(np.zeros(change["packed"], np.float16), device=device))
+        change = {"weight": weight, **{name: each for name, each in change.items() if name != "packed"}}
+    with make_cache(device, dim, dim, "float32") as cache:
+        session = cache.begin(np.arange(3, dtype=np.int32))
+        step = session.decode()
+        arguments = {"qkv": np.zeros((3, 64), np.float32), **change}
+        with pytest.raises((kv.errors.ArgumentError, kv.errors.ArgumentTypeError), match=named):
+            step.attend_qkv(0, **arguments)
+        for layer in LAYERS:
+            step.attend_qkv(layer, projections(np.random.default_rng(6), 3, dim, dim))
+        assert session.length == 3
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -138,3 +202,6 @@ def test_a_cache_on_the_host_says_what_to_use_instead() -> None:
         step = cache.begin(np.arange(3, dtype=np.int32)).decode()
         with pytest.raises(kv.errors.NotSupportedError, match="use attend"):
             step.attend_qkv(0, projections(np.random.default_rng(6), 3, 32, 32))
+        weight = kv.ops.pack(kv.tensor(np.zeros((320, 64), np.float16)))
+        with pytest.raises(kv.errors.NotSupportedError, match="use attend"):
+            step.attend_qkv(0, np.zeros((3, 64), np.float32), weight=weight)

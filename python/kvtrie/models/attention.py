@@ -15,7 +15,7 @@ from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
-from .linear import Linear, Norm, beside
+from .linear import Linear, Norm, Packed, beside
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .weights import Array
 
@@ -117,9 +117,10 @@ class FusedAttention:
         self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
         self._sinks = weights.optional_vector(f"{prefix}.sinks", plan.sinks)
         self._table = None if site.rope is None else site.rope.table
+        self._packed: Packed | None = None if plan.wide else self.qkv.packed
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
-        return self._mixed(step, h, self.qkv(h), take, x)
+        return self._mixed(step, h, None, take, x)
 
     def normed(
         self, step: StepLike, x: Tensor, norm: Norm, positions: Positions, take: Rows | None, residual: Tensor | None
@@ -127,19 +128,29 @@ class FusedAttention:
         """That of norm(x), with the same bits."""
         if self.gate is not None:
             return self(step, norm(x), positions, take, residual)
-        return self._mixed(step, x, self.qkv(x, norm=norm), take, residual)
+        return self._mixed(step, x, norm, take, residual)
 
-    def _mixed(self, step: StepLike, h: Tensor, qkv: Tensor, take: Rows | None, x: Tensor | None) -> Tensor:
+    def _mixed(self, step: StepLike, h: Tensor, norm: Norm | None, take: Rows | None, x: Tensor | None) -> Tensor:
         """``h``: what the gate, where there is one, reads."""
-        if self._wide is not None:
-            qkv = self._normed(qkv, self._wide)
-        q_norm, k_norm = self._of_heads
-        a = step.attend_qkv(self.index, qkv, self._table, q_norm, k_norm, *self._rest, sinks=self._sinks)
+        a = self._attended(step, h, norm)
         if take is not None:
             a = take.take(a)
             h = h if self.gate is None else take.take(h)
             x = None if x is None else take.take(x)
         return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
+
+    def _attended(self, step: StepLike, h: Tensor, norm: Norm | None) -> Tensor:
+        """The step has the product where nothing comes between it and attention: it may need no launch behind it."""
+        given = (self._table, *self._of_heads, *self._rest)
+        if self._packed is None:
+            qkv = self.qkv(h, norm=norm)
+            if self._wide is not None:
+                qkv = self._normed(qkv, self._wide)
+            return step.attend_qkv(self.index, qkv, *given, sinks=self._sinks)
+        normed = None if norm is None else norm.arguments
+        return step.attend_qkv(
+            self.index, h, *given, sinks=self._sinks, weight=self._packed, bias=self.qkv.bias, norm=normed
+        )
 
     def _normed(self, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]) -> Tensor:
         """qkv [rows, all widths] with q and k normed, each over all of its heads."""

@@ -13,6 +13,7 @@ from .weights import Array
 
 Matrix = Union[Tensor, ops.PackedWeight]
 Weight = Union[Matrix, tuple[Matrix, ...]]  # parts: their outputs one after the other
+Packed = Union[ops.PackedWeight, tuple[ops.PackedWeight, ...]]
 
 
 class ClampedSwiGlu(NamedTuple):
@@ -50,6 +51,14 @@ class Linear:
     def __init__(self, weight: Weight, bias: Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
+
+    @property
+    def packed(self) -> Packed | None:
+        """The weight, where all of it is packed."""
+        if isinstance(self.weight, ops.PackedWeight):
+            return self.weight
+        parts = tuple(each for each in as_parts(self.weight) if isinstance(each, ops.PackedWeight))
+        return parts if len(parts) == len(as_parts(self.weight)) else None
 
     def __call__(self, x: Tensor | Array, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
         normed = None if norm is None else norm.arguments

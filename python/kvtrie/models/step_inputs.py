@@ -51,6 +51,10 @@ class StepLike(Protocol):
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        *,
+        weight: ops.PackedWeight | tuple[ops.PackedWeight, ...] | None = None,
+        bias: Tensor | None = None,
+        norm: tuple[Tensor, float, float] | None = None,
     ) -> Tensor: ...
 
     def put(self, layer: int, k: Tensor, v: Tensor | None) -> None: ...

@@ -4,7 +4,8 @@ Layers that hold the same tensors in the same types, rotate alike and see alike 
 kind stands for all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each
 of these layers runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``,
 recurrent states are seen to by their caches. Where steps are replayed (``kv.ops.StepGraphs``), two are recorded on
-caches that go at once: the program that replays them depends on the whole step. Activations are those of token 0;
+caches that go at once: the program that replays them depends on the whole step. On GPUs, whose products may store K and
+V, the same two are launched. Activations are those of token 0;
 nothing but time depends on them.
 """
 
@@ -20,6 +21,7 @@ from .. import ops
 from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
 from .freed import give_back
+from .linear import Packed
 from .step_inputs import Rows, checked_tokens
 from .warmed import Warmed
 from .weights import Progress
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 REPLAY_CELLS = 64  # more than two steps claim
 PACKED_ROWS = (1, 2, 9)  # one of each number that packed products tell apart (csrc/ops/matmul_variant.cpp)
-REPLAYED_ROWS = (1, 2)  # of these, those of steps that are replayed
+STEP_ROWS = (1, 2)  # of these, those of whole steps
 CLBLAST_ROWS = (1, 9, 512)  # vector, direct and indirect products of CLBlast
 
 
@@ -61,19 +63,30 @@ class DryStep:
     ) -> Tensor:
         return self._zeros(*q.shape[:2], q.shape[2] if v is None else v.shape[2])
 
-    def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:
+    def attend_qkv(
+        self,
+        layer: int,
+        qkv: Tensor,
+        *_: object,
+        weight: Packed | None = None,
+        bias: Tensor | None = None,
+        norm: tuple[Tensor, float, float] | None = None,
+        **__: object,
+    ) -> Tensor:
+        if weight is not None:
+            ops.matmul(qkv, weight, add=bias, norm=norm)
         return self._zeros(qkv.shape[0], self._widths[layer])
 
     def put(self, layer: int, k: Tensor, v: Tensor | None) -> None:
         self._put[layer] = k, k if v is None else v
 
     def get(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows themselves, in float32; ``_one_row`` and ``_replays`` see those of cells."""
+        """The rows themselves, in float32; ``_one_row`` and ``_steps`` see those of cells."""
         k, v = self._put[layer]
         return k, v, self._zeros(k.shape[0], k.shape[0])
 
     def choose_keys(self, layer: int, q: Tensor, weights: Tensor, count: int) -> Tensor:  # noqa: ARG002
-        """Of keys that ``_one_row`` and ``_replays`` see where they lie."""
+        """Of keys that ``_one_row`` and ``_steps`` see where they lie."""
         return tensor(np.zeros((q.shape[0], min(count, q.shape[0])), np.int32), device=self._device)
 
     def choose_blocks(self, layer: int, q: Tensor, weights: Tensor, ratio: int, count: int, *_: object) -> Tensor:  # noqa: ARG002
@@ -136,8 +149,9 @@ def _all_parts(model: Warmed, dtype: str | None) -> list[Callable[[], None]]:
     for rows in PACKED_ROWS if model._packs else CLBLAST_ROWS:
         parts.append(lambda rows=rows: _layers(model, rows))  # type: ignore[misc]
     parts.append(lambda: _rest(model))
-    if dtype is not None and model.replays:
-        parts.append(lambda: _replays(model, dtype))
+    stores = model.device.kind == "gpu" and bool(model.attention_groups(model.config))  # products may store K and V
+    if dtype is not None and (model.replays or stores):
+        parts.append(lambda: _steps(model, dtype))
     return parts
 
 
@@ -174,10 +188,10 @@ def _layers(model: Warmed, rows: int) -> None:
         model._head(x, norm=model._norm)
 
 
-def _replays(model: Warmed, dtype: str) -> None:
-    """Steps of one session each for a row."""
+def _steps(model: Warmed, dtype: str) -> None:
+    """Steps of one session each for a row, on caches that go at once."""
     with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
-        for rows in REPLAYED_ROWS:
+        for rows in STEP_ROWS:
             model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))
 
 
