@@ -169,8 +169,7 @@ Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add, const I
   return matmul(x, std::span(&w, 1), add, norm);
 }
 
-std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add,
-                           const InputNorm& norm) {
+std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weights, const InputNorm& norm) {
   constexpr const char* kWhere = "ops.matmul";
   require(!weights.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
   std::int64_t outputs = 0;
@@ -180,14 +179,18 @@ std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weight
     outputs += w.out_features();
   }
   require(outputs <= kMaxSide, kWhere, "w: got ", outputs, " outputs, allowed up to ", kMaxSide);
-  check_add(kWhere, add, x, output_shape(x, outputs));
   check_norm(kWhere, norm, x, weights.front().in_features());
   return outputs;
 }
 
+void check_added(const Tensor& add, const Tensor& x, std::int64_t outputs) {
+  check_add("ops.matmul", add, x, output_shape(x, outputs));
+}
+
 Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add, const InputNorm& norm) {
-  Columns columns{0, check_product(x, weights, add, norm)};
+  Columns columns{0, check_product(x, weights, norm)};
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
+  check_add("ops.matmul", add, x, y.shape());
   Input input(x, norm);
   for (const PackedWeight& w : weights) {
     if (!norm.defined() || !launch_normed(x, norm, w, add, y, columns))

@@ -46,9 +46,9 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 struct Columns {
   std::int64_t begin = 0, all = 0;
 };
-// Throws what matmul would of these; the outputs of all weights.
-std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add,
-                           const InputNorm& norm);
+// Throws what matmul would of these; the outputs of all weights, which check_added takes.
+std::int64_t check_product(const Tensor& x, std::span<const PackedWeight> weights, const InputNorm& norm);
+void check_added(const Tensor& add, const Tensor& x, std::int64_t outputs);
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns);  // add: may be undefined
 // The same of rows that the product norms itself; false: there is no such form here, and nothing was launched.

@@ -88,7 +88,7 @@ bool may_put_qkv(const QkvProduct& product, const QkvOptions& options) {
 Tensor product_puts_qkv(const QkvProduct& product, const QkvRows& rows, const LayerCells& pool,
                         const QkvOptions& options) {
   const Tensor& x = product.x;
-  check_product(x, product.weights, product.bias, product.norm);
+  check_added(product.bias, x, check_product(x, product.weights, product.norm));
   check_rank(kPutQkv, "x", x, 2);
   check_same_device(kPutQkv, "x", x, pool.k);
   require(x.dim(0) == rows.count(), kPutQkv, "x: got ", x.dim(0), " rows, allowed ", rows.count());
