@@ -1,7 +1,7 @@
 // y[m][n] = sum_k x[m][k] * w[n][k] for packed weights where a work-group shares the work: GPUs. float32 arithmetic.
 //
-// The layout is that of kernels/matmul.cl: a line of 64 neighbouring outputs for each k (two k of 4 bits), so lanes that
-// are neighbours read what lies side by side: 64 bytes of 8 bits, 128 of float16. Nothing is packed anew.
+// The layout is that of kernels/matmul.cl: a line of 64 neighbouring outputs for each k (two k of 4 bits, four of 2),
+// so lanes that are neighbours read what lies side by side: 64 bytes of 8 bits, 128 of float16. Nothing is packed anew.
 //
 // A sum over k is cut into slices of `slice` k, at most SLICES of them, wherever and with however many rows it is taken:
 //

@@ -1,6 +1,6 @@
 // y[m][n] = sum_k x[m][k] * w[n][k] for packed weights by NVIDIA's matrix instructions. k is a multiple of 32.
 //
-// Weights are read as they are packed (matmul_tensor_stored.clh): float16, q8_0 or blocks of 4 to 6 bits, all of which
+// Weights are read as they are packed (matmul_tensor_stored.clh): float16, q8_0 or blocks of 2 to 6 bits, all of which
 // halves hold exactly. A number of x becomes two halves, `high` + `low`, after its row was multiplied by a power of two
 // (row_exponent), so two multiplications have 22 of float32's 24 bits, whatever the row's size.
 //

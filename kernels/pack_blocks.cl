@@ -11,6 +11,7 @@
 //     q4_K   d 2 m 2  s, t 12          q 128     of each 64 numbers 32 bytes: the first 32 below, the others above
 //     q5_K   d 2 m 2  s, t 12 high 32  q 128     bit k / 32 of byte k % 32 of high: bit 4 of number k
 //     q6_K   q 128  high 64  s 16  d 2           of each 128 numbers 64 bytes of q, 32 of high
+//     q2_K   s, t 16  q 64  d 2 m 2              s below t; of each 128 numbers 32 bytes, the first 32 lowest
 //
 // Panel i of raw, 16 outputs, goes to panel i * step + first; outputs beyond N are zero.
 // Global size (panels of raw, K / super-block), local size 1: one work-item packs a super-block of 16 outputs.
@@ -56,6 +57,11 @@ int raw_number(const __global uchar* raw, int k) {
   return low | (raw[128 + half_ * 32 + l] >> 2 * quarter & 3) << 4;
 }
 int raw_factor(const __global uchar* raw, int sub) { return raw[192 + sub]; }
+#elif STORED == 11
+#define D_AT 80
+#define BLOCK_BYTES 84
+int raw_number(const __global uchar* raw, int k) { return raw[16 + k / 128 * 32 + k % 32] >> k % 128 / 32 * 2 & 3; }
+int raw_factor(const __global uchar* raw, int sub) { return raw[sub]; }  // and the minimum
 #elif Q_SUPER == 256
 #define D_AT 0
 #define HIGH_AT 16
@@ -85,22 +91,26 @@ int raw_number(const __global uchar* raw, int k) {
 }
 #endif
 
-// Factors, and numbers two by two with their upper bits in words of their own.
+// Factors, and the numbers of a byte, with the bits above 4 in words of their own.
 void pack_sub_block(const __global uchar* raw, __global uchar* group, int k, int begin, int column) {
   __global uchar* sub = group + Q_SUB_AT(begin);
 #if Q_SUPER == 256
   sub[column] = raw_factor(raw, k / Q_SUB);
-#ifndef Q_ZERO
+#if Q_FACTORS == 128
   sub[64 + column] = raw_minimum(raw, k / Q_SUB);
 #endif
 #endif
   uint high = 0;
-  for (int i = 0; i < Q_SUB; i += 2) {
-    const int even = raw_number(raw, k + i), odd = raw_number(raw, k + i + 1);
-    group[Q_NUMBERS_AT(begin + i) + column] = (even & 15) | (odd & 15) << 4;
+  for (int i = 0; i < Q_SUB; i += Q_LINE) {
+    int together = 0;
+    for (int j = 0; j < Q_LINE; ++j) {
+      const int number = raw_number(raw, k + i + j);
+      together |= (number & 15) << 8 / Q_LINE * j;
 #if Q_HIGH > 0
-    high |= (uint)(even >> 4 | odd >> 4 << Q_HIGH) << Q_HIGH * i;
+      high |= (uint)(number >> 4) << Q_HIGH * (i + j);
 #endif
+    }
+    group[Q_NUMBERS_AT(begin + i) + column] = together;
   }
 #if Q_HIGH > 0
   ((__global uint*)(sub + Q_FACTORS))[column] = high;
@@ -126,7 +136,7 @@ void clear_block(__global uchar* group, int begin, int column) {
     __global uchar* sub = group + Q_SUB_AT(k);
     for (int at = 0; at < Q_FACTORS; at += 64) sub[at + column] = 0;
     for (int at = 0; at < Q_WORDS; at += 256) ((__global uint*)(sub + Q_FACTORS + at))[column] = 0;
-    for (int i = 0; i < Q_SUB; i += 2) group[Q_NUMBERS_AT(k + i) + column] = 0;
+    for (int i = 0; i < Q_SUB; i += Q_LINE) group[Q_NUMBERS_AT(k + i) + column] = 0;
   }
 }
 #endif

@@ -15,7 +15,7 @@ constexpr std::int32_t kGroupColumns = 64;
 
 const FamilyRow& tuned() { return family_row(KernelFamily::kWorkGroup); }
 
-// Bytes of a number; of two numbers of 4 bits.
+// Bytes of a number; of what shares a byte.
 std::int32_t stored_bytes(WeightDType stored) {
   if (stored == WeightDType::kFloat32) return 4;
   return is_quantised(stored) ? 1 : 2;

@@ -1,4 +1,4 @@
-// GGML's blocks of 4 to 8 bits: what they stand for, in GGML's order and in that of the packed products.
+// GGML's blocks of 2 to 8 bits: what they stand for, in GGML's order and in that of the packed products.
 #include <algorithm>
 #include <cstring>
 
@@ -65,6 +65,16 @@ void block_q6(Bytes p, float* out) {
   }
 }
 
+// q2_K: sixteen sub-blocks of 16, of each a byte with the scale below the minimum; two halves of 128, of which 32 bytes
+// have number l, l + 32, l + 64 and l + 96 each.
+void block_q2(Bytes p, float* out) {
+  for (std::size_t k = 0; k < 256; ++k) {
+    const int x = byte_of(p, 16 + k / 128 * 32 + k % 32) >> (k % 128 / 32 * 2) & 3;
+    const float scale = half_of(p, 80) * static_cast<float>(low_of(p, k / 16));
+    out[k] = scale * static_cast<float>(x) - half_of(p, 82) * static_cast<float>(high_of(p, k / 16));
+  }
+}
+
 void block_of(WeightDType dtype, Bytes p, float* out) {
   switch (dtype) {
     case WeightDType::kQ4_0:
@@ -81,6 +91,8 @@ void block_of(WeightDType dtype, Bytes p, float* out) {
       return large_block(p, true, out);
     case WeightDType::kQ6K:
       return block_q6(p, out);
+    case WeightDType::kQ2K:
+      return block_q2(p, out);
     default:
       return block_q8(p, out);
   }
@@ -91,6 +103,8 @@ std::vector<std::size_t> halves_of(WeightDType dtype) {
   switch (dtype) {
     case WeightDType::kQ6K:
       return {208};
+    case WeightDType::kQ2K:
+      return {80, 82};
     case WeightDType::kQ4_1:
     case WeightDType::kQ5_1:
     case WeightDType::kQ4K:
@@ -117,9 +131,11 @@ std::vector<std::byte> sample_blocks(WeightDType dtype, std::size_t numbers, std
   std::uint32_t state = salt * 2654435761U + 12345U;
   const auto next = [&state] { return (state = state * 1664525U + 1013904223U) >> 16; };
   for (std::byte& each : blocks) each = static_cast<std::byte>(next() & 255);
+  // Factors and numbers of a super-block have 4 and 2 bits, or 6 and more.
+  const float most = size.numbers == 32 ? 65536.0f : dtype == WeightDType::kQ2K ? 262144.0f : 4194304.0f;
   for (std::size_t block = 0; block < blocks.size(); block += size.bytes) {
     for (const std::size_t at : halves_of(dtype)) {
-      const float value = (static_cast<float>(next() % 512) - 200.0f) / (size.numbers == 32 ? 65536.0f : 4194304.0f);
+      const float value = (static_cast<float>(next() % 512) - 200.0f) / most;
       const std::uint16_t bits = float_to_half(value);
       std::memcpy(&blocks[block + at], &bits, 2);
     }
@@ -130,26 +146,30 @@ std::vector<std::byte> sample_blocks(WeightDType dtype, std::size_t numbers, std
 float packed_number(WeightDType dtype, std::span<const std::byte> stream, std::size_t in, std::size_t n,
                     std::size_t k) {
   const BlockSize size = block_size(dtype);
-  const bool large = size.numbers == 256, six = dtype == WeightDType::kQ6K, minimum = halves_of(dtype).size() == 2;
+  const bool large = size.numbers == 256, six = dtype == WeightDType::kQ6K, two = dtype == WeightDType::kQ2K;
   const bool fifth = dtype == WeightDType::kQ5_0 || dtype == WeightDType::kQ5_1 || dtype == WeightDType::kQ5K;
-  const std::size_t column = n % 64, sub = six ? 16 : 32, bits = six ? 2 : fifth ? 1 : 0;
+  const bool minimum = halves_of(dtype).size() == 2;
+  const std::size_t column = n % 64, sub = six || two ? 16 : 32,
+                    above = six     ? 2
+                            : fifth ? 1
+                                    : 0,
+                    together = two ? 4 : 2;
   const Bytes block = &stream[(n / 64 * (in / size.numbers) + k / size.numbers) * size.packed_bytes];
-  const float d = half_of(block, 2 * column), m = minimum ? half_of(block, 128 + 2 * column) : 0.0f;
+  float scale = half_of(block, 2 * column), shift = minimum ? half_of(block, 128 + 2 * column) : 0.0f;
   Bytes p = block + (minimum ? 256 : 128);
-  if (dtype == WeightDType::kQ8) return d * static_cast<float>(static_cast<std::int8_t>(p[k % 32 * 64 + column]));
-  const std::size_t factors = large ? (six ? 64 : 128) : 0;
-  p += k % size.numbers / sub * (factors + 8 * bits * sub + 32 * sub);
-  float scale = d, shift = m;
+  if (dtype == WeightDType::kQ8) return scale * static_cast<float>(static_cast<std::int8_t>(p[k % 32 * 64 + column]));
+  const std::size_t factors = large ? (sub == 16 ? 64 : 128) : 0;
+  p += k % size.numbers / sub * (factors + 8 * above * sub + sub / together * 64);
   if (six) scale *= static_cast<float>(static_cast<std::int8_t>(p[column]));
-  if (large && !six)
-    scale *= static_cast<float>(byte_of(p, column)), shift *= -static_cast<float>(byte_of(p, 64 + column));
+  if (large && !six) scale *= static_cast<float>(two ? low_of(p, column) : byte_of(p, column));
+  if (large && !six) shift *= -static_cast<float>(two ? high_of(p, column) : byte_of(p, 64 + column));
   p += factors;
   std::uint32_t word = 0;
-  if (bits > 0) std::memcpy(&word, p + 4 * column, 4);
-  p += 8 * bits * sub;
-  const std::size_t at = k % sub;
-  const int x = (k % 2 == 0 ? low_of(p, at / 2 * 64 + column) : high_of(p, at / 2 * 64 + column)) +
-                static_cast<int>(word >> (bits * at) & ((1U << bits) - 1)) * 16;
+  if (above > 0) std::memcpy(&word, p + 4 * column, 4);
+  p += 8 * above * sub;
+  const std::size_t at = k % sub, width = 8 / together;
+  const int lowest = byte_of(p, at / together * 64 + column) >> (width * (at % together)) & ((1 << width) - 1);
+  const int x = lowest + static_cast<int>(word >> (above * at) & ((1U << above) - 1)) * 16;
   if (minimum) return scale * static_cast<float>(x) + shift;
   return scale * static_cast<float>(x - (six ? 32 : fifth ? 16 : 8));
 }

@@ -14,7 +14,7 @@ struct Format {
 };
 
 // By STORED; those that are no blocks have no size.
-constexpr std::array<Format, 11> kFormats = {{{"float32", {}},
+constexpr std::array<Format, 12> kFormats = {{{"float32", {}},
                                               {"float16", {}},
                                               {"bfloat16", {}},
                                               {"q8_0", {32, 34, 128 + 32 * 64}},
@@ -24,7 +24,8 @@ constexpr std::array<Format, 11> kFormats = {{{"float32", {}},
                                               {"q5_1", {32, 24, 256 + 256 + 32 * 32}},
                                               {"q4_K", {256, 144, 256 + 8 * (128 + 32 * 32)}},
                                               {"q5_K", {256, 176, 256 + 8 * (128 + 256 + 32 * 32)}},
-                                              {"q6_K", {256, 210, 128 + 16 * (64 + 256 + 16 * 32)}}}};
+                                              {"q6_K", {256, 210, 128 + 16 * (64 + 256 + 16 * 32)}},
+                                              {"q2_K", {256, 84, 256 + 16 * (64 + 16 * 16)}}}};
 
 const Format& format_of(WeightDType dtype) noexcept { return kFormats[static_cast<std::size_t>(dtype)]; }
 

@@ -27,11 +27,12 @@ enum class WeightDType : std::uint8_t {
   kQ5_1,
   kQ4K,
   kQ5K,
-  kQ6K
+  kQ6K,
+  kQ2K
 };
 inline constexpr WeightDType kBlockDTypes[] = {WeightDType::kQ8,   WeightDType::kQ4_0, WeightDType::kQ4_1,
                                                WeightDType::kQ5_0, WeightDType::kQ5_1, WeightDType::kQ4K,
-                                               WeightDType::kQ5K,  WeightDType::kQ6K};
+                                               WeightDType::kQ5K,  WeightDType::kQ6K,  WeightDType::kQ2K};
 
 // How products of blocks are computed: kExact in float32 of the numbers that the blocks stand for; kAuto as is fastest
 // without a loss that counts; kFast with one term of 8 bits for a number of x where there are integer units.
@@ -40,7 +41,7 @@ const char* name_of(Precision precision) noexcept;  // "auto", "exact", "fast"
 // Throws kArgument for an unknown name as `[where] precision: got ...`.
 Precision precision_from_name(std::string_view name, std::string_view where);
 
-const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0", "q4_0", .. "q6_K"
+const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0", "q4_0", .. "q6_K", "q2_K"
 WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is one of the first three
 // Throws kArgument for an unknown name as `[where] argument: got ...`.
 WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument);
@@ -60,6 +61,8 @@ Tensor empty_blocks(const cl::DevicePtr& device, WeightDType dtype, std::int64_t
 
 // Numbers of an output that share a scale as the kernels have it. REQUIRES: a quantised one.
 inline std::int64_t scaled_by(WeightDType dtype) noexcept { return dtype == WeightDType::kQ6K ? 16 : 32; }
+// How many of these have a sum of x of their own (SHIFTS_I of kernels/matmul_integer.clh).
+inline std::int64_t shifts_of(WeightDType dtype) noexcept { return dtype == WeightDType::kQ2K ? 2 : 1; }
 
 // `elements` of a packed weight's tensor as kernels count them: numbers, or bytes of blocks.
 inline std::uint64_t in_kernel_units(const Tensor& panels, std::uint64_t elements) {

@@ -210,7 +210,7 @@ in any of them.)");
         R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.
 
 blocks: numpy, uint8 [out, bytes of a row], as a GGUF file holds them. ``dtype``: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"
-(blocks of 32 inputs), "q4_K", "q5_K" or "q6_K" (of 256). ``device``: None for the default one. ``precision``: as for
+(blocks of 32 inputs), "q4_K", "q5_K", "q6_K" or "q2_K" (of 256). ``device``: None for the default one. ``precision``: as for
 ``pack``. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises ``ArgumentError`` for bytes that are no rows
 of whole blocks.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),

@@ -13,7 +13,7 @@ namespace kvtrie::ops {
 inline constexpr WeightDType kGroupTypes[] = {WeightDType::kFloat32,  WeightDType::kQ5K,  WeightDType::kQ8,
                                               WeightDType::kFloat16,  WeightDType::kQ4_0, WeightDType::kQ6K,
                                               WeightDType::kBFloat16, WeightDType::kQ4_1, WeightDType::kQ5_0,
-                                              WeightDType::kQ5_1,     WeightDType::kQ4K};
+                                              WeightDType::kQ5_1,     WeightDType::kQ4K,  WeightDType::kQ2K};
 
 struct GroupWeight {
   WeightDType stored;

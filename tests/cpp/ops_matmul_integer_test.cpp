@@ -73,6 +73,8 @@ std::vector<float> shifts_of(WeightDType dtype, std::vector<std::byte> raw) {
         return {16, 176};
       case WeightDType::kQ6K:
         return {0, 192};
+      case WeightDType::kQ2K:
+        return {16, 80};
       default:
         return {2, 34};
     }

@@ -36,9 +36,10 @@ INSTANTIATE_TEST_SUITE_P(Every, PackBlocks, ::testing::ValuesIn(kBlockDTypes), n
 // Each type has programs of its own, some twenty.
 class BlockProducts : public PackBlocks {};
 INSTANTIATE_TEST_SUITE_P(Types, BlockProducts,
-                         ::testing::ValuesIn(oracle::sampled({WeightDType::kQ5_1, WeightDType::kQ6K, WeightDType::kQ4K,
-                                                              WeightDType::kQ4_0, WeightDType::kQ8, WeightDType::kQ4_1,
-                                                              WeightDType::kQ5_0, WeightDType::kQ5K},
+                         ::testing::ValuesIn(oracle::sampled({WeightDType::kQ5_1, WeightDType::kQ6K, WeightDType::kQ2K,
+                                                              WeightDType::kQ4K, WeightDType::kQ4_0, WeightDType::kQ8,
+                                                              WeightDType::kQ4_1, WeightDType::kQ5_0,
+                                                              WeightDType::kQ5K},
                                                              1, 3)),
                          name_of_blocks);
 

@@ -46,10 +46,20 @@ def _raw_q6(made: Members, n: int, at: int) -> bytes:
     return b"".join([*low, *high, made.s[n, at].astype(np.int8).tobytes(), made.d[n, at].tobytes()])
 
 
+def _raw_q2(made: Members, n: int, at: int) -> bytes:
+    """q2_K: s below t in a byte of each 16, then of each 128 numbers four runs of 32, the first lowest."""
+    runs = made.q[n, at].reshape(2, 4, 32)
+    numbers = [sum(half[i] << 2 * i for i in range(4)).astype(np.uint8).tobytes() for half in runs]
+    factors = (made.s[n, at] | made.t[n, at] << 4).astype(np.uint8).tobytes()
+    return b"".join([factors, *numbers, made.d[n, at].tobytes(), made.m[n, at].tobytes()])
+
+
 def raw(made: Members, stored: int, n: int, at: int) -> bytes:
     """Super-block ``at`` of output ``n`` as GGML writes it."""
     if BLOCKS[stored].super_ == 32:
         return _raw_small(made, stored, n, at)
+    if stored == 11:
+        return _raw_q2(made, n, at)
     return _raw_q6(made, n, at) if stored == 10 else _raw_large(made, stored, n, at)
 
 
@@ -159,7 +169,7 @@ PACKING_PLAYS: list[Case] = [
     Case(Variant("matmul", ("STORED=1", "MATMUL_VW=4", "SLICE=512"), ("pack",), 1), "pack", pack),
     *[
         Case(Variant("matmul_group", (f"STORED={stored}", "X4=0", "LANES=32"), ("embed",), 32), "embed", embed(stored))
-        for stored in (1, 3, 8)
+        for stored in (1, 3, 8, 11)
     ],
     *[
         Case(_rows_variant(code), entry, rows_product(entry, stored))

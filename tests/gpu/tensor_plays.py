@@ -14,12 +14,16 @@ SLICES = 4
 
 
 class Blocks(NamedTuple):
-    """A type of kernels/quants.clh: bits above 4, numbers of a super-block and of a sub-block, what q is less by."""
+    """A type of kernels/quants.clh: bits above 4, numbers of a super-block and of a sub-block, what q is less by.
+
+    ``line``: k that share a byte.
+    """
 
     high: int
     super_: int
     sub: int
     zero: int | None
+    line: int = 2
 
 
 BLOCKS = {
@@ -30,6 +34,7 @@ BLOCKS = {
     8: Blocks(0, 256, 32, None),
     9: Blocks(1, 256, 32, None),
     10: Blocks(2, 256, 16, 32),
+    11: Blocks(0, 256, 16, None, 4),
 }
 
 
@@ -55,14 +60,14 @@ def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
     return Weights(np.frombuffer(b"".join(parts), np.uint8), (q * d[..., None].astype(np.float64)).reshape(n, k))
 
 
-def _sub_block(q: Any, high: int) -> bytes:
-    """q [64][numbers of a sub-block]: words of the bits above 4, then two k of 64 outputs to a line."""
+def _sub_block(q: Any, high: int, line: int) -> bytes:
+    """q [64][numbers of a sub-block]: words of the bits above 4, then ``line`` k of 64 outputs to a line."""
     words = np.zeros(64, np.uint32)
     if high:
         for k in range(q.shape[1]):
             words |= (q[:, k].astype(np.uint32) >> 4) << np.uint32(high * k)
-    low = q & 15
-    lines = (low[:, 0::2] | low[:, 1::2] << 4).T
+    low, width = q & 15, 8 // line
+    lines = sum(low[:, j::line] << width * j for j in range(line)).T
     return (words.tobytes() if high else b"") + np.ascontiguousarray(lines, np.uint8).tobytes()
 
 
@@ -81,9 +86,11 @@ class Members(NamedTuple):
         supers, subs = k // kind.super_, kind.super_ // kind.sub
         d, m = ((random.random((n, supers)) * 0.01 + 1e-3).astype(np.float16) for _ in range(2))
         signed = kind.zero is not None
-        s = random.integers(-127 if signed else 0, 128 if signed else 64, (n, supers, subs)).astype(np.int64)
-        t = random.integers(0, 64, (n, supers, subs)).astype(np.int64)
-        return cls(d, m, s, t, random.integers(0, 16 << kind.high, (n, supers, subs, kind.sub)).astype(np.int64))
+        most = 128 if signed else 64 if kind.line == 2 else 16
+        s = random.integers(-127 if signed else 0, most, (n, supers, subs)).astype(np.int64)
+        t = random.integers(0, min(most, 64), (n, supers, subs)).astype(np.int64)
+        numbers = 16 << kind.high if kind.line == 2 else 4
+        return cls(d, m, s, t, random.integers(0, numbers, (n, supers, subs, kind.sub)).astype(np.int64))
 
     def packed(self, stored: int) -> bytes:
         """As kernels/quants.clh lays them out, for whole groups of 64 outputs."""
@@ -95,11 +102,13 @@ class Members(NamedTuple):
                 if kind.zero is None:
                     parts.append(self.m[rows, at].tobytes())
                 for sub in range(self.q.shape[2]):
-                    if kind.super_ == 256:
+                    if kind.line == 4:
+                        parts.append((self.s[rows, at, sub] | self.t[rows, at, sub] << 4).astype(np.uint8).tobytes())
+                    elif kind.super_ == 256:
                         parts.append(self.s[rows, at, sub].astype(np.int8).tobytes())
                         if kind.zero is None:
                             parts.append(self.t[rows, at, sub].astype(np.uint8).tobytes())
-                    parts.append(_sub_block(self.q[rows, at, sub], kind.high))
+                    parts.append(_sub_block(self.q[rows, at, sub], kind.high, kind.line))
         return b"".join(parts)
 
     def numbers(self, stored: int) -> Any:
@@ -330,7 +339,7 @@ def _join(product: Product) -> Case:
 
 TENSOR_PLAYS: list[Case] = [
     *[_few(Product(3, 72, 320, stored), 8) for stored in (1, 3)],
-    *[_few(Product(3, 72, 512, stored), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10)],
+    *[_few(Product(3, 72, 512, stored), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10, 11)],
     _few(Product(1, 72, 544, 1), 1),
     _few(Product(1, 72, 256, 8), 1),
     _few(Product(9, 40, 320, 3, gated=True), 8),

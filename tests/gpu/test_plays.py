@@ -50,7 +50,7 @@ def test_a_kernel_computes_what_numpy_does(case: Case, seed: int) -> None:
 
 
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("stored", [1, 3, 8, 10])
+@pytest.mark.parametrize("stored", [1, 3, 8, 10, 11])
 def test_a_row_has_the_same_bits_in_every_form(stored: int, gated: bool) -> None:
     """Alone, among 8, among many, and with a group for each slice of k."""
     product = Product(4, 40, 320 if stored < 4 else 512, stored, gated)

@@ -68,14 +68,16 @@ TENSOR_FORMS = tuple(TensorForm(*each) for each in ((1, True), (2, True), (4, Tr
 
 
 def _products() -> list[Variant]:
-    """matmul_group.cl: STORED 0 float32, 1 float16, 2 bfloat16, 3 q8_0, 4 to 10 blocks of 4 to 6 bits.
+    """matmul_group.cl: STORED 0 float32, 1 float16, 2 bfloat16, 3 q8_0, 4 to 11 blocks of 2 to 6 bits.
 
-    The form of one row and of many for each storage; all forms of float16, q8_0 and q4_K.
+    The form of one row and of many for each storage; all forms of float16, q8_0 and q4_K; lines of q2_K, too.
     """
     made = []
-    for stored in range(11):
+    for stored in range(12):
         packed = (f"STORED={stored}", "X4=1")
         made.append(Variant("matmul_group", (*packed, "LANES=128"), ("matmul_few", "matmul_many"), 128))
+        if stored in (1, 3, 8, 11):
+            made.append(Variant("matmul_group", (f"STORED={stored}", "X4=0", "LANES=32"), ("embed",), 32))
         if stored not in (1, 3, 8):
             continue
         made.append(Variant("matmul_group", (*packed, "LANES=256"), ("matmul_many",), 256))
@@ -85,7 +87,6 @@ def _products() -> list[Variant]:
         gated = (*packed, "GATED=1")
         made.append(Variant("matmul_group", (*gated, "LANES=128"), ("matmul_few", "matmul_many"), 128))
         made.append(Variant("matmul_group", (*gated, "LANES=256"), ("matmul_many",), 256))
-        made.append(Variant("matmul_group", (f"STORED={stored}", "X4=0", "LANES=32"), ("embed",), 32))
     return made
 
 
@@ -95,7 +96,7 @@ def _tensor_products() -> list[Variant]:
     All types of weights for one row and for many; all forms of float16, q8_0 and q4_K.
     """
     made = []
-    for stored in (1, *range(3, 11)):
+    for stored in (1, *range(3, 12)):
         few, many = f"STORED={stored}", (f"STORED={stored}", "SAVE_LOCALLY=0")
         made.append(Variant("matmul_tensor", (few, "ROWS=1"), ("tensor_few",), 128))
         made.append(Variant("matmul_tensor", (few, "ROWS=1", "NORMED=1"), ("tensor_few",), 128))
@@ -185,7 +186,7 @@ def _small() -> list[Variant]:
         *[channel_delta(dim, _LANES) for dim in (64, 128)],
         Variant("recurrent", ("DELTA_DIM=256", *delta), RECURRENT[1:], 64),
         Variant("recurrent", conv, ("causal_conv1d",), 64),
-        *[Variant("pack_blocks", (f"STORED={stored}", *_ROW), ("pack_blocks",), 1) for stored in range(4, 11)],
+        *[Variant("pack_blocks", (f"STORED={stored}", *_ROW), ("pack_blocks",), 1) for stored in range(4, 12)],
         Variant("pack_q8", ("STORED=1", *_ROW), ("pack_q8",), 1),
         *[Variant("matmul_rows", (f"STORED={stored}", *_ROW), ("matmul_nk", "matmul_kn"), 64) for stored in (0, 1)],
         Variant("matmul", ("STORED=1", "MATMUL_VW=4", "SLICE=512"), ("pack",), 1),

@@ -5,8 +5,8 @@
     IQ4_NL    4.5              q8_0       8.5     16 whole numbers of 8 bits, which a table has, times a float16
     Q3_K      3.44             q6_K       6.56    groups of 16, a scale of 6 bits and a float16 in both; -4 to 3
 
-Kept as float16 each would take 16. Q2_K has no such kind: its groups of 16 have a minimum of their own. Layouts: GGML's
-(ggml-common.h), of which the numbers are those that the ``gguf`` package makes.
+Kept as float16 each would take 16. Layouts: GGML's (ggml-common.h), of which the numbers are those that the ``gguf``
+package makes.
 """
 
 from __future__ import annotations

@@ -296,7 +296,8 @@ def _in_buffer(matrix: Array) -> int:
 
 # Kinds of blocks that kernels read as they are, by GGML's names.
 BLOCKS = {
-    kind: kind[:-1].lower() + kind[-1] for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+    kind: kind[:-1].lower() + kind[-1]
+    for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K")
 }
 _HEADS = ("lm_head", "mtp.lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
