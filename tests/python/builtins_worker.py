@@ -31,7 +31,7 @@ def attend() -> None:
 def multiply() -> None:
     for dtype, activation in (("float32", "gelu"), ("float16", "silu"), ("bfloat16", "silu"), ("q8_0", "silu")):
         kv.ops.warm_up(2, 1, 16, dtype="float32", weight_dtype=dtype, activation=activation)
-    for dtype in ("q4_0", "q5_1", "q5_K", "q6_K"):
+    for dtype in ("q4_0", "q5_1", "q5_K", "q6_K", "q2_K"):
         kv.ops.warm_up(2, 1, 16, dtype="float32", weight_dtype=dtype)
     kv.ops.matmul(zeros(2, 16), zeros(16, 16))
     kv.ops.embedding(kv.ops.pack(zeros(64, 32), "q8_0"), [0, 1])

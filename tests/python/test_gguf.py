@@ -228,6 +228,29 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
     assert list(kv.generate(model, [1, 2, 3], 12, temperature=0, ignore_eos=True)) == greedy
 
 
+@pytest.mark.ci
+@pytest.mark.usefixtures("packed")
+def test_q2_k_beside_other_kinds(wide: Any, tmp_path: Path) -> None:
+    """By integer units, too, where there are any: the same bits whatever the steps are, and in replayed ones."""
+    kinds = (Kind.Q2_K, Kind.Q6_K, Kind.Q2_K, Kind.Q5_K)
+
+    def change(_: Any, tensors: dict[str, Any]) -> None:
+        for at, (name, (values, _kind)) in enumerate(tensors.items()):
+            if values.ndim == 2:
+                tensors[name] = (random_blocks(kinds[at % 4], *values.shape, at), kinds[at % 4])
+
+    model = kv.models.load(rewrite(write(*wide, tmp_path / "model.gguf"), change))
+    assert set(model.kept.values()) == {"q2_K", "q5_K", "q6_K"}
+    wanted = all_logits(model, TOKENS, 72)
+    for chunk in (1, 5):
+        np.testing.assert_array_equal(all_logits(model, TOKENS, chunk), wanted)
+    greedy = list(kv.generate(model, [1, 2, 3], 8, temperature=0, ignore_eos=True))
+    replayed = model.graphs.stats["replays"] > 0
+    assert replayed == (model.device.kind == "cpu"), model.graphs.stats["reason"]
+    model.replays = False
+    assert list(kv.generate(model, [1, 2, 3], 8, temperature=0, ignore_eos=True)) == greedy
+
+
 @pytest.mark.parametrize("name", ["llama-gqa-tied", "qwen3-5-experts", "qwen3-next-experts"])
 def test_blocks_are_those_of_the_rows(name: str, tmp_path: Path) -> None:
     """What kernels for blocks will be given: raw blocks in the checkpoint's order, wherever rows stay whole."""
