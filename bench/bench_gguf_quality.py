@@ -34,8 +34,9 @@ from report import Report, arguments
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
 import reference_llama
 
-TYPES = ("file", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0")
-FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q5_k": 16, "q6_k": 18}  # llama_ftype, those that end in S
+TYPES = ("file", "q2_k", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0")
+# llama_ftype, of K-quants those that end in S; that of q2_k wants an importance matrix.
+FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q2_k": 10, "q4_k": 14, "q5_k": 16, "q6_k": 18}
 WINDOW, WINDOWS, ROWS = 2048, 4, 512
 TOGETHER = 32  # rows whose logits are compared at once, so that they stay in the cache
 FIGURES = ("kl", "worst", "perplexity", "agreement")
