@@ -149,11 +149,8 @@ float packed_number(WeightDType dtype, std::span<const std::byte> stream, std::s
   const bool large = size.numbers == 256, six = dtype == WeightDType::kQ6K, two = dtype == WeightDType::kQ2K;
   const bool fifth = dtype == WeightDType::kQ5_0 || dtype == WeightDType::kQ5_1 || dtype == WeightDType::kQ5K;
   const bool minimum = halves_of(dtype).size() == 2;
-  const std::size_t column = n % 64, sub = six || two ? 16 : 32,
-                    above = six     ? 2
-                            : fifth ? 1
-                                    : 0,
-                    together = two ? 4 : 2;
+  const std::size_t column = n % 64, sub = six || two ? 16 : 32, together = two ? 4 : 2;
+  const std::size_t above = six ? 2 : std::size_t{fifth};  // bits
   const Bytes block = &stream[(n / 64 * (in / size.numbers) + k / size.numbers) * size.packed_bytes];
   float scale = half_of(block, 2 * column), shift = minimum ? half_of(block, 128 + 2 * column) : 0.0f;
   Bytes p = block + (minimum ? 256 : 128);
