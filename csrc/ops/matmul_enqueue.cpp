@@ -30,7 +30,8 @@ Tensor rounded_rows(const PackedVariant& variant, const Tensor& x, const Sides& 
   if (variant.integers != IntegerUnits::kAmx) return x;
   constexpr std::int64_t kTileRows = 16;
   const std::int64_t block = scaled_by(variant.stored), tiles = (sides.m + kTileRows - 1) / kTileRows,
-                     row = (sides.k + block - 1) / block * (variant.bytes() * block / 4 + 1 + shifts_of(variant.stored));
+                     row =
+                         (sides.k + block - 1) / block * (variant.bytes() * block / 4 + 1 + shifts_of(variant.stored));
   Tensor to = Tensor::empty(x.device(), DType::kFloat32, {tiles, kTileRows, row});
   x.device()->launch(x.device()->kernel("matmul", "round_rows", variant.options()),
                      {static_cast<std::size_t>(tiles), 1, 1}, {1, 1, 1}, x.buffer(), x.offset(), to.buffer(),

@@ -211,12 +211,10 @@ k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim] (None: no values), 
 
 k and v are copies [n, kv_heads, dim], or [kv_heads, n, dim] with ``heads_first``, in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
-  add_blocks(
-      c, [](const Step& self, std::int32_t layer) { return placement_of(self, layer); },
-      [](Step& self, auto&&... given) { return self.choose_blocks(given...); });
+  const auto place = [](const Step& self, std::int32_t layer) { return placement_of(self, layer); };
+  add_blocks(c, place, [](Step& self, auto&&... given) { return self.choose_blocks(given...); });
   add_chosen(
-      c, [](const Step& self, std::int32_t layer) { return placement_of(self, layer); },
-      [](Step& self, auto&&... given) { return self.choose_keys(given...); },
+      c, place, [](Step& self, auto&&... given) { return self.choose_keys(given...); },
       [](Step& self, auto&&... given) { return self.attend_chosen(given...); });
   c.def(
       "set_causal", &set_causal, py::arg("except_"),
