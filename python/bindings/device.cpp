@@ -320,7 +320,8 @@ context of several devices without a queue, and for a device that ``devices()`` 
   c.def(
       "_put_in_products",
       [](DeviceHandle& self, const Typed<"bool | None">& puts) {
-        ops::set_puts_in_products(*self.open(), puts.is_none() ? std::nullopt : std::optional(puts.cast<bool>()));
+        ops::set_puts_in_products(*self.open(),
+                                  puts.is_none() ? std::nullopt : std::optional(to_flag(puts, "Device", "puts")));
       },
       py::arg("puts"),
       "For benches: whether products of few rows rotate and store q, k and v themselves; None: as the device does. "
