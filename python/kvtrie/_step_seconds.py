@@ -1,10 +1,13 @@
 """The seconds that steps of so many rows take, by those that were made.
 
     rows       1, 2, 3, 4     5 .. 8     9 .. 16     17 .. 24     ...    each block has an estimate, as products
-    seconds    s1 ... s4      s8         s16         s24                 take rows in blocks
+    ratio      r1 ... r4      r8         r16         r24                 take rows in blocks
+    seconds    level * ratio      level: what the last steps took, each over its ratio
 
-What one answer measured is kept with its model, and the next one begins with it. The lower quartile of the last nine
-counts, so that what disturbs some of them does not; where there is only one, ``hoped`` doubts it.
+A machine that others use, too, is quick now and slow then, and a long history makes all steps longer. So what is known
+of a block that has not come for long is its ratio to the others, not its time. What one answer measured is kept with
+its model, and the next one begins with it. The lower quartile of the last nine ratios counts, so that what disturbs
+some of them does not; where there is only one, ``hoped`` doubts it.
 
 Threads: measured and read by one; others may make copies meanwhile, and keep it. Units: seconds, rows.
 """
@@ -20,6 +23,7 @@ __all__ = ["BLOCK", "KEPT", "StepSeconds", "class_of", "lower_quartile"]
 KEPT = 9  # measurements of each
 BLOCK = 8  # rows: of more, those of one block share one estimate
 _SINGLE = 4  # rows: up to so many each number has an estimate of its own
+_LEVELS = 5  # steps
 _GUESS = 0.4  # steps take the number of rows to this power as long as nothing is measured
 
 _kept: dict[tuple[int, bool], StepSeconds] = {}  # by the id of a model that lives, and whether answers share steps
@@ -30,10 +34,10 @@ class StepSeconds:
 
     def __init__(self) -> None:
         # Tuples, and sets that only grow: a copy of either is whole, whatever another thread does.
-        self._measured: dict[int, tuple[float, ...]] = {}
+        self._ratios: dict[int, tuple[float, ...]] = {}
         self._begun: set[int] = set()
         self._low: dict[int, float] = {}  # of each of them, what counts
-        self._unit: float | None = None  # seconds of one row by the quickest step so far and the guess; None: no step
+        self._levels: tuple[float, ...] = ()  # seconds of one row by each of the last steps
         self._model: weakref.ref[object] | None = None  # that it is kept with
         self._shared = False
 
@@ -49,8 +53,8 @@ class StepSeconds:
             return found
         kept = _kept.get((id(model), shared))
         if kept is not None:
-            found._measured, found._begun, found._unit = kept._measured.copy(), kept._begun.copy(), kept._unit
-            found._low = {rows: lower_quartile(seconds) for rows, seconds in found._measured.items()}
+            found._ratios, found._begun, found._levels = kept._ratios.copy(), kept._begun.copy(), kept._levels
+            found._low = {rows: lower_quartile(ratios) for rows, ratios in found._ratios.items()}
         return found
 
     def keep(self) -> None:
@@ -66,7 +70,7 @@ class StepSeconds:
     @property
     def any(self) -> bool:
         """Whether a step was made."""
-        return self._unit is not None
+        return bool(self._levels)
 
     @property
     def most_measured(self) -> int:
@@ -76,28 +80,35 @@ class StepSeconds:
     def measured(self, rows: int, seconds: float) -> None:
         """The first step of each number of rows compiles and records, and counts only as long as there is no other."""
         rows = class_of(rows)
-        unit = seconds / _guess(rows)
-        self._unit = unit if self._unit is None else min(self._unit, unit)
+        if rows in self._low or not self._levels:
+            self._levels = (*self._levels, seconds / self._ratio(rows))[-_LEVELS:]
         if rows not in self._begun:
             self._begun.add(rows)
             return
-        own = self._measured[rows] = (*self._measured.get(rows, ()), seconds)[-KEPT:]
+        own = self._ratios[rows] = (*self._ratios.get(rows, ()), seconds / self._level)[-KEPT:]
         self._low[rows] = lower_quartile(own)
 
+    @property
+    def _level(self) -> float:
+        """Seconds of one row now; of some unit as long as nothing is measured."""
+        return lower_quartile(self._levels) if self._levels else 1.0
+
     def of(self, rows: int) -> float:
-        """Seconds, of some unit as long as nothing is measured.
+        """Seconds, of some unit as long as nothing is measured."""
+        return self._level * self._ratio(class_of(rows))
+
+    def _ratio(self, rows: int) -> float:
+        """To a step of one row.
 
         Between two numbers that were measured they lie on the line through them, and beyond all on that through the
         first and the last, or, of blocks, as far above the last as is guessed, where that is more: where rows were free
         so far, those of the next block need not be.
         """
-        rows = class_of(rows)
         if rows in self._low:
             return self._low[rows]
         known = sorted(self._low)
         if len(known) < 2 or rows < known[0]:
-            unit = self._low[known[0]] / _guess(known[0]) if known else 1.0 if self._unit is None else self._unit
-            return unit * _guess(rows)
+            return (self._low[known[0]] / _guess(known[0]) if known else 1.0) * _guess(rows)
         if rows > known[-1]:
             first, last = known[0], known[-1]
             guessed = self._low[last] * _guess(rows) / _guess(last) if rows > _SINGLE else 0.0
@@ -109,11 +120,11 @@ class StepSeconds:
         """As ``of``, but where one step of a block was measured, which may have been disturbed, no more than is
         guessed from the next smaller one: so that one slow step does not bar a block for good."""
         rows = class_of(rows)
-        seconds = self.of(rows)
-        if len(self._measured.get(rows, ())) != 1:
-            return seconds
+        ratio = self._ratio(rows)
         below = max((each for each in self._low if each < rows), default=0)
-        return min(seconds, self._low[below] * _guess(rows) / _guess(below)) if below else seconds
+        if len(self._ratios.get(rows, ())) == 1 and below:
+            ratio = min(ratio, self._low[below] * _guess(rows) / _guess(below))
+        return self._level * ratio
 
     def _between(self, first: int, last: int, rows: int) -> float:
         low, high = self._low[first], self._low[last]

@@ -461,8 +461,8 @@ def test_the_price_of_drafts_decides_how_many_there_are() -> None:
 def test_costs_lie_on_lines_through_what_was_measured() -> None:
     costs = Costs()
     assert costs.steps.of(1) == 1.0
-    for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.2), (4, 2.8)):
+    for rows, seconds in ((1, 9.0), (1, 2.0), (4, 9.0), (4, 3.0), (4, 3.0), (4, 8.0), (4, 3.0)):
         costs.steps.measured(rows, seconds)
-    assert costs.steps.of(4) == pytest.approx(2.8)
-    assert costs.steps.of(2) == pytest.approx(2 + 0.8 / 3)
-    assert costs.steps.of(8) == pytest.approx(2 + 0.8 * 7 / 3)
+    assert costs.steps.of(4) == pytest.approx(3.0)
+    assert costs.steps.of(2) == pytest.approx(2 + 1 / 3)
+    assert costs.steps.of(8) == pytest.approx(2 + 7 / 3)

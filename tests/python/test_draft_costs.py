@@ -173,6 +173,17 @@ def test_one_slow_step_does_not_bar_its_block() -> None:
     assert costs.steps.hoped(16) == 5.0
 
 
+def test_what_was_measured_while_the_machine_was_slow_bars_nothing_later() -> None:
+    """And the other way round: what is known of a block that has not come for long is its ratio to the others."""
+    for slow in (3.0, 1 / 3):
+        steps = StepSeconds()
+        for rows in (1, 1, 1, 1, 8, 8, 8, 16, 16, 16):
+            steps.measured(rows, slow * rows**0.5)
+        for _ in range(5):
+            steps.measured(1, 1.0)
+        assert [steps.of(rows) for rows in (1, 8, 16)] == pytest.approx([1.0, 8**0.5, 4.0])
+
+
 class Model:
     """Nothing but an object that may be dropped."""
 
@@ -226,6 +237,6 @@ def test_copies_are_whole_while_another_thread_measures() -> None:
     copies = 0
     while not done.is_set() or copies == 0:
         found = StepSeconds.known(model, False)
-        assert all(found.of(rows) == 1.0 for rows in found._measured)
+        assert all(found.of(rows) == 1.0 for rows in range(1, 2000, 50) if found.any)
         copies += 1
     thread.join()
