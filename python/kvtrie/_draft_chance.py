@@ -31,6 +31,11 @@ class Chance(NamedTuple):
         """That a draft is right, if all before it are; none of its step is known to be."""
         return self.behind(0)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no draft was tried."""
+        return self.right + self.wrong <= 1
+
     def behind(self, drafts: int) -> float:
         """That the next one is right, where so many of its step are."""
         return (self.right + drafts) / (self.right + self.wrong + drafts)

@@ -73,7 +73,8 @@ class Costs:
     def shares(
         self, chances: Sequence[Chance], limits: Sequence[int], rows: int, decoding: int, prices: Sequence[float] = ()
     ) -> list[int]:
-        """How many drafts of each answer a step checks; all 0 where that does not pay, or the credit is used up.
+        """How many drafts of each answer a step checks; all 0 where that does not pay, or the credit is used up. Where
+        nothing is known of an answer's drafts they are tried, as nothing else would tell.
 
         ``chances``: how likely drafts of each are right; ``limits``: how many each may have. ``rows``: of the step
         without drafts, of which ``decoding`` give a token each, and all others are of prompts. ``prices``: the seconds
@@ -86,7 +87,8 @@ class Costs:
         if prices and self.steps.any:
             paid = list(accumulate((prices[at] for at in owners), initial=0.0))
         plain, all_plain = self.steps.of(decoding), self.steps.of(rows)
-        best, highest = 0, GAIN * decoding / plain
+        tried = any(chance.is_unknown for chance, limit in zip(chances, limits) if limit > 0)
+        best, highest = 0, 0.0 if tried else GAIN * decoding / plain
         for count in counts(most, rows):
             hoped, feared = (
                 max(seconds - all_plain, 0.0) + paid[count]

@@ -150,7 +150,7 @@ class Trees:
         """The first paths of what was found, and of each the first tokens, that give the most tokens a second; none
         where no draft pays. ``chance``: that a first choice is right."""
         chosen: list[list[int]] = []
-        most = GAIN / costs.steps.of(1)
+        most = 0.0 if chance.is_unknown else GAIN / costs.steps.of(1)
         for paths in self._shapes(found):
             rows = sum(map(len, paths)) + len(paths)
             seconds = self.seconds(len(paths), rows, costs)

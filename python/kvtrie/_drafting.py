@@ -20,10 +20,10 @@ states where layers have some, so there it ends at 15.
 The next row goes to the answer whose next draft is likeliest to be right. What its drafter takes for a draft is added;
 rows of prompts in the same step are there anyway, and are not held against the drafts.
 
-Where drafts of an answer do not pay, it rests for 16 tokens, then is tried again, and rests twice as long each time
-that this fails. What looks and wrong drafts may take is bounded by a credit of all answers that share steps
-(_draft_costs.py), so that a text without repetitions is made about as fast as without drafts. Times decide how many
-drafts there are, never what they become.
+An answer of which nothing is known tries some, as long as the credit allows that. Where its drafts do not pay, it rests
+for 16 tokens, then is tried again, and rests twice as long each time that this fails. What looks and wrong drafts may
+take is bounded by a credit of all answers that share steps (_draft_costs.py), so that a text without repetitions is
+made about as fast as without drafts. Times decide how many drafts there are, never what they become.
 
 Threads: that of the answer, or of the batch. Units: seconds, tokens.
 """
