@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .schema_types import typed, types_of
-from .tool_cursor import Cursor, Names, No, ToolCall, quoted, valid
+from .schema_types import typed, types_of_parameter
+from .tool_cursor import Cursor, Names, No, ToolCall, call_of
 
 _END, _FUNCTION_END = "</parameter>", "</function>"
 
@@ -43,16 +43,14 @@ class Functions:
         while not cursor.took(_FUNCTION_END):
             cursor.take("<parameter=")
             key = cursor.line(">")
-            schema = properties.get(key) if isinstance(properties, Mapping) else None
             known = None if not isinstance(properties, Mapping) or not properties else properties.keys()
             value = self._value(cursor, tagged, {*members, key}, known)
-            members[key] = typed(value, types_of(schema, names[name]))
+            members[key] = typed(value, types_of_parameter(names[name], key))
             cursor.skip()
         if tagged:
             cursor.skip()
             cursor.close(self._tag_end)
-        written = ", ".join(f"{quoted(key)}: {value}" for key, value in members.items())
-        return [ToolCall(name, valid("{" + written + "}", (dict,)))]
+        return [call_of(name, members)]
 
     def _value(self, cursor: Cursor, tagged: bool, given: set[str], known: object) -> str:
         """Up to its end, behind which the cursor is then. ``given``: names of parameters so far; ``known``: of all."""

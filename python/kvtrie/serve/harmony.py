@@ -6,8 +6,8 @@
 
 Concept. A message is a header, which names its channel and to whom it goes, and a content. The prompt ends within the
 first header. "analysis" is reasoning, and so is what goes to a tool of the model's own there; all else is text. A
-message to one of the request's functions becomes text in one form, ``CALL`` and what ``harmony_call`` reads, wherever
-its header has the recipient. What begins like no header is text.
+message to one of the request's functions becomes text in one form, ``CALL``, name, ``MESSAGE``, JSON and ``CALL_END``,
+wherever its header has the recipient. What begins like no header is text.
 
 The output does not depend on how the answer was cut into pieces. Source: OpenAI 2025, the harmony response format
 (github.com/openai/harmony, docs/format.md).
@@ -21,16 +21,16 @@ import re
 from typing import Literal
 
 from .marks import begun
-from .tool_cursor import Cursor, Names, No, ToolCall, valid
 
-__all__ = ["CALL", "MARKS", "MARKS_OF_HEADERS", "HarmonyReader", "Piece", "harmony_call", "is_harmony"]
+__all__ = ["CALL", "CALL_END", "MARKS", "MARKS_OF_HEADERS", "MESSAGE", "HarmonyReader", "Piece", "is_harmony"]
 
-_CHANNEL, _MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
-MARKS = (_CHANNEL, _MESSAGE, _START, "<|constrain|>", *_ENDS)
-MARKS_OF_HEADERS = (_CHANNEL, _MESSAGE, _ENDS[0], _START)
+_CHANNEL, MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
+CALL_END = "<|call|>"
+_ENDS = ("<|end|>", CALL_END, "<|return|>")
+MARKS = (_CHANNEL, MESSAGE, _START, "<|constrain|>", *_ENDS)
+MARKS_OF_HEADERS = (_CHANNEL, MESSAGE, _ENDS[0], _START)
 CALL = f"{_CHANNEL}commentary to=functions."
-_FINAL = f"<|end|>{_START}assistant{_CHANNEL}final{_MESSAGE}"  # what closes reasoning
+_FINAL = f"<|end|>{_START}assistant{_CHANNEL}final{MESSAGE}"  # what closes reasoning
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 _HEADS = (_CHANNEL, _START, "to=")  # what a header begins with
 _HEADER = 200  # characters of a header, at most
@@ -41,10 +41,10 @@ Piece = tuple[Literal["reasoning", "text"], str]
 class HarmonyReader:
     """An ``AnswerReader`` (reasoning.py). ``begun``: the beginning of the answer, which the prompt has already."""
 
-    marks = (f"{_CHANNEL}analysis{_MESSAGE}", _FINAL)
+    marks = (f"{_CHANNEL}analysis{MESSAGE}", _FINAL)
     closing = _ENDS[0]
     kept = MARKS
-    behind = f"{_CHANNEL}final{_MESSAGE}"
+    behind = f"{_CHANNEL}final{MESSAGE}"
 
     def __init__(self, prompt_end: str, begun: str = "") -> None:
         self.opened = prompt_end.endswith(self.marks[0])
@@ -79,13 +79,13 @@ class HarmonyReader:
             elif final or not any(each.startswith(text) for each in _HEADS):
                 self._kind, self._first = "text", False
             return None
-        at = self._held.find(_MESSAGE)
+        at = self._held.find(MESSAGE)
         if 0 <= at < _HEADER:
-            header, self._held = self._held[:at], self._held[at + len(_MESSAGE) :]
+            header, self._held = self._held[:at], self._held[at + len(MESSAGE) :]
             return self._begin(header)
         if final and not self._first:
             self._held = ""
-        elif final or len(self._held) >= _HEADER + len(_MESSAGE):
+        elif final or len(self._held) >= _HEADER + len(MESSAGE):
             self._kind, self._first = "text", False
         return None
 
@@ -96,8 +96,8 @@ class HarmonyReader:
         self._first, self._end = False, ""
         if recipient is not None and recipient[1].startswith("functions."):
             name = recipient[1].removeprefix("functions.").partition("<")[0]
-            self._kind, self._end = "text", "<|call|>"
-            return "text", f"{CALL}{name}{_MESSAGE}"
+            self._kind, self._end = "text", CALL_END
+            return "text", f"{CALL}{name}{MESSAGE}"
         self._kind = "reasoning" if analysis else "text"
         return None
 
@@ -117,17 +117,4 @@ class HarmonyReader:
 
 def is_harmony(template: str) -> bool:
     """Whether a chat template writes such messages."""
-    return _CHANNEL in template and _MESSAGE in template
-
-
-def harmony_call(cursor: Cursor, names: Names) -> list[ToolCall]:
-    """The body of a call as the reader writes it."""
-    cursor.take(CALL)
-    name = cursor.line(_MESSAGE)
-    if name not in names:
-        raise No
-    cursor.skip()
-    arguments = valid(cursor.json(), (dict,))
-    cursor.skip()
-    cursor.close("<|call|>")
-    return [ToolCall(name, arguments)]
+    return _CHANNEL in template and MESSAGE in template

@@ -27,6 +27,12 @@ def types_of(schema: object, root: object, depth: int = 8) -> set[str]:
     return set().union(*each_of) if all(each_of) else set()
 
 
+def types_of_parameter(parameters: Mapping[str, object] | None, name: str) -> set[str]:
+    """Those of one parameter of a tool with such ``parameters``, a schema."""
+    properties = (parameters or {}).get("properties")
+    return types_of(properties.get(name) if isinstance(properties, Mapping) else None, parameters)
+
+
 def pointed_to(schema: object, root: object) -> object:
     """The schema that ``$ref`` names, such as "#/$defs/place"; the schema itself where it has none."""
     for _ in range(8):

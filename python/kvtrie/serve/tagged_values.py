@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .schema_types import typed, types_of
-from .tool_cursor import Cursor, Names, No, ToolCall, quoted, valid
+from .schema_types import typed, types_of_parameter
+from .tool_cursor import Cursor, Names, No, ToolCall, call_of
 
 DSML = "\uff5cDSML\uff5c"  # the prefix in DeepSeek-V3.2's tags
 _STRING = {' string="true"': {"string"}, ' string="false"': set()}
@@ -35,10 +35,12 @@ def key_value_pairs(opening: str, closing: str) -> Callable[[Cursor, Names], lis
             key = cursor.line("</arg_key>")
             cursor.skip()
             cursor.take("<arg_value>")
-            members[key] = typed(_value(cursor, "</arg_value>", ("<arg_key>", closing)), _types(names, name, key))
+            members[key] = typed(
+                _value(cursor, "</arg_value>", ("<arg_key>", closing)), types_of_parameter(names[name], key)
+            )
             cursor.skip()
         cursor.close(closing)
-        return [_call(name, members)]
+        return [call_of(name, members)]
 
     return body
 
@@ -60,10 +62,10 @@ def invocations(opening: str, closing: str, prefix: str = "") -> Callable[[Curso
             key = cursor.line('"')
             types = _STRING.get(cursor.line(">"))
             value = _value(cursor, parameter_end, (parameter, call_end))
-            members[key] = typed(value, _types(names, name, key) if types is None else types)
+            members[key] = typed(value, types_of_parameter(names[name], key) if types is None else types)
             cursor.skip()
         cursor.take(call_end)
-        return _call(name, members)
+        return call_of(name, members)
 
     def body(cursor: Cursor, names: Names) -> list[ToolCall]:
         cursor.take(opening)
@@ -90,13 +92,3 @@ def _value(cursor: Cursor, end: str, follows: Sequence[str]) -> str:
             return value
         at = cursor.text.find(end, at + 1)
     raise cursor.more(end[-1])
-
-
-def _types(names: Names, name: str, key: str) -> set[str]:
-    properties = (names[name] or {}).get("properties")
-    return types_of(properties.get(key) if isinstance(properties, dict) else None, names[name])
-
-
-def _call(name: str, members: dict[str, str]) -> ToolCall:
-    written = ", ".join(f"{quoted(key)}: {value}" for key, value in members.items())
-    return ToolCall(name, valid("{" + written + "}", (dict,)))

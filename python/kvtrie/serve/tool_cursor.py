@@ -201,3 +201,9 @@ def _json_call(members: Mapping[str, str], names: Names) -> ToolCall:
 
 def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def call_of(name: str, members: Mapping[str, str]) -> ToolCall:
+    """``members``: the JSON text of each argument."""
+    written = ", ".join(f"{quoted(key)}: {value}" for key, value in members.items())
+    return ToolCall(name, valid("{" + written + "}", (dict,)))

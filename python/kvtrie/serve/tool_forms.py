@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from .call_sections import DEEPSEEK, KIMI, Section, section_of
 from .function_form import Functions
-from .harmony import CALL, MARKS, harmony_call
+from .harmony import CALL, CALL_END, MARKS, MESSAGE
 from .python_calls import python_calls
 from .schema_types import typed
 from .tagged_values import DSML, invocations, key_value_pairs
@@ -103,17 +103,21 @@ def _mistral(cursor: Cursor, names: Names) -> list[ToolCall]:
     return [ToolCall(name, valid(cursor.json(), (dict,)))]
 
 
-def _named_function(cursor: Cursor, names: Names) -> list[ToolCall]:
+def _named(opening: str, separator: str, closing: str) -> Body:
     """<function=name>{...}</function>"""
-    cursor.take("<function=")
-    name = cursor.line(">")
-    if name not in names:
-        raise No
-    cursor.skip()
-    arguments = valid(cursor.json(), (dict,))
-    cursor.skip()
-    cursor.close("</function>")
-    return [ToolCall(name, arguments)]
+
+    def body(cursor: Cursor, names: Names) -> list[ToolCall]:
+        cursor.take(opening)
+        name = cursor.line(separator)
+        if name not in names:
+            raise No
+        cursor.skip()
+        arguments = valid(cursor.json(), (dict,))
+        cursor.skip()
+        cursor.close(closing)
+        return [ToolCall(name, arguments)]
+
+    return body
 
 
 def _braces(opening: str, closing: str, quote: str) -> Body:
@@ -198,6 +202,7 @@ _TAG, _END_TAG = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"
 _WHOLE = Form("answer", (_PYTHON,), (_PYTHON,), _whole_answer, bare=True)
 _MISTRAL = "[TOOL_CALLS]"
+_HARMONY = Form("harmony", MARKS, (CALL,), _named(CALL, MESSAGE, CALL_END), apart=True)
 _SEED = "seed:tool_call"
 _TOOL_CALLS = ("<tool_calls>", "</tool_calls>")
 _MINIMAX = ("<minimax:tool_call>", "</minimax:tool_call>")
@@ -207,7 +212,10 @@ _OLMO = ("<function_calls>", "</function_calls>")
 FORMS: Sequence[tuple[Shown, Form]] = (
     (_has(_MISTRAL, "[ARGS]"), Form("mistral named", (_MISTRAL, "[CALL_ID]", "[ARGS]"), (_MISTRAL,), _mistral)),
     (_has(_MISTRAL), Form("mistral", (_MISTRAL,), (_MISTRAL,), _mistral)),
-    (_has("<|channel|>", "<|message|>", "functions."), Form("harmony", MARKS, (CALL,), harmony_call, apart=True)),
+    (
+        _has("<|channel|>", "<|message|>", "functions."),
+        Form("harmony", MARKS, (CALL,), _named(CALL, MESSAGE, CALL_END), apart=True),
+    ),
     _section("kimi", KIMI),
     _section("deepseek", DEEPSEEK),
     _dsml("function_calls"),
@@ -219,7 +227,7 @@ FORMS: Sequence[tuple[Shown, Form]] = (
     _tagged("python", *_OLMO, python_calls(*_OLMO)),
     (_has(f"<{_SEED}>", "<function="), _functions(_SEED)),
     (_has("<function=", "<parameter="), _functions("tool_call")),
-    (_has("<function="), Form("function", ("</function>",), ("<function=",), _named_function)),
+    (_has("<function="), Form("function", ("</function>",), ("<function=",), _named("<function=", ">", "</function>"))),
     (_has("<tool_calls>["), Form("listed", _TOOL_CALLS, _TOOL_CALLS[:1], _listed(*_TOOL_CALLS))),
     _tagged("pairs", _TAG, _END_TAG, key_value_pairs(_TAG, _END_TAG), "<arg_key>", "<arg_value>"),
     (_has(_TAG, '"name"', without="<arg_key>"), Form("tagged", (_TAG, _END_TAG), (_TAG,), _between(_TAG, _END_TAG))),

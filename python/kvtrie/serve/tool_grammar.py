@@ -119,7 +119,7 @@ def _around_arguments(form: Form, special_id: SpecialId | None, name: str) -> tu
     if form.kind == "function":
         return _literal(f"{name}>"), _literal("</function>")
     if form.kind == "harmony":
-        channel, message = mark("<|channel|>"), mark("<|message|>")
+        channel, message = map(mark, harmony.MARKS_OF_HEADERS[:2])
         return f'{channel} {_literal(f"commentary to=functions.{name} ")} {mark("<|constrain|>")} "json" {message}', ""
     if form.kind == "kimi":
         return f"{mark(KIMI.call)} {_literal(f'functions.{name}:')} /[0-9]+/ {mark(KIMI.separator)}", mark(
