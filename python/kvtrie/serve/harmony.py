@@ -21,8 +21,9 @@ import re
 from typing import Literal
 
 from .marks import begun
+from .piece_reader import Piece, PieceReader
 
-__all__ = ["CALL", "CALL_END", "MARKS", "MARKS_OF_HEADERS", "MESSAGE", "HarmonyReader", "Piece", "is_harmony"]
+__all__ = ["CALL", "CALL_END", "MARKS", "MARKS_OF_HEADERS", "MESSAGE", "HarmonyReader", "is_harmony"]
 
 _CHANNEL, MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
 CALL_END = "<|call|>"
@@ -35,10 +36,8 @@ _RECIPIENT = re.compile(r"\bto=(\S+)")
 _HEADS = (_CHANNEL, _START, "to=")  # what a header begins with
 _HEADER = 200  # characters of a header, at most
 
-Piece = tuple[Literal["reasoning", "text"], str]
 
-
-class HarmonyReader:
+class HarmonyReader(PieceReader):
     """An ``AnswerReader`` (reasoning.py). ``begun``: the beginning of the answer, which the prompt has already."""
 
     marks = (f"{_CHANNEL}analysis{MESSAGE}", _FINAL)
@@ -48,28 +47,14 @@ class HarmonyReader:
 
     def __init__(self, prompt_end: str, begun: str = "") -> None:
         self.opened = prompt_end.endswith(self.marks[0])
-        self._held = ""
-        self._kind: Literal["reasoning", "text", "header"] = "reasoning" if self.opened else "header"
+        super().__init__()
+        self._place: Literal["reasoning", "text", "header"] = "reasoning" if self.opened else "header"
         self._first = not self.opened  # nothing was read yet
         self._end = ""  # what a message of this kind ends with in what goes out
         self.feed(begun)
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        return self._pieces(final=False)
-
-    def finish(self) -> list[Piece]:
-        return self._pieces(final=True)
-
-    def _pieces(self, final: bool) -> list[Piece]:
-        pieces: list[Piece] = []
-        while True:
-            before = (self._kind, len(self._held))
-            piece = self._header(final) if self._kind == "header" else self._content(final)
-            if piece is not None and piece[1]:
-                pieces.append(piece)
-            if (self._kind, len(self._held)) == before:
-                return pieces
+    def _advance(self, final: bool) -> Piece | None:
+        return self._header(final) if self._place == "header" else self._content(final)
 
     def _header(self, final: bool) -> Piece | None:
         text = self._held.lstrip()
@@ -77,7 +62,7 @@ class HarmonyReader:
             if final and not text and not self._first:
                 self._held = ""
             elif final or not any(each.startswith(text) for each in _HEADS):
-                self._kind, self._first = "text", False
+                self._place, self._first = "text", False
             return None
         at = self._held.find(MESSAGE)
         if 0 <= at < _HEADER:
@@ -86,7 +71,7 @@ class HarmonyReader:
         if final and not self._first:
             self._held = ""
         elif final or len(self._held) >= _HEADER + len(MESSAGE):
-            self._kind, self._first = "text", False
+            self._place, self._first = "text", False
         return None
 
     def _begin(self, header: str) -> Piece | None:
@@ -96,19 +81,19 @@ class HarmonyReader:
         self._first, self._end = False, ""
         if recipient is not None and recipient[1].startswith("functions."):
             name = recipient[1].removeprefix("functions.").partition("<")[0]
-            self._kind, self._end = "text", CALL_END
+            self._place, self._end = "text", CALL_END
             return "text", f"{CALL}{name}{MESSAGE}"
-        self._kind = "reasoning" if analysis else "text"
+        self._place = "reasoning" if analysis else "text"
         return None
 
     def _content(self, final: bool) -> Piece:
-        kind = self._kind
+        kind = self._place
         assert kind != "header"
         found = [(at, each) for each in _ENDS if (at := self._held.find(each)) >= 0]
         if found:
             at, end = min(found)
             text, self._held = self._held[:at] + self._end, self._held[at + len(end) :]
-            self._kind, self._end = "header", ""
+            self._place, self._end = "header", ""
             return kind, text
         keep = 0 if final else begun(self._held, _ENDS)
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]

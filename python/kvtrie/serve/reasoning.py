@@ -22,8 +22,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from .harmony import HarmonyReader, Piece, is_harmony
+from .harmony import HarmonyReader, is_harmony
 from .marks import begun
+from .piece_reader import Piece, PieceReader
 
 DELIMITERS = (
     ("<think>", "</think>"),
@@ -67,7 +68,7 @@ class AnswerReader(Protocol):
         ...
 
 
-class ReasoningReader:
+class ReasoningReader(PieceReader):
     """``marks``: the two delimiters. ``said``: the prompt ends with more than white space of the part that it is in."""
 
     def __init__(self, opening: str, closing: str, opened: bool, said: bool = False) -> None:
@@ -75,39 +76,25 @@ class ReasoningReader:
         self.closing = closing
         self.kept = (opening.removesuffix("thought"), closing)  # of Gemma 4's a word follows the special token
         self.opened = opened
-        self._held = ""
-        self._step: Callable[[bool], Piece | None] = self._inside if opened else self._behind if said else self._before
+        super().__init__()
+        self._place: Callable[[bool], Piece | None] = self._inside if opened else self._behind if said else self._before
         self._said = said  # whether anything came out of the part that it is in
 
     @property
     def behind(self) -> str | None:
         return self.closing if self.opened else None
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        return self._pieces(final=False)
-
-    def finish(self) -> list[Piece]:
-        return self._pieces(final=True)
-
-    def _pieces(self, final: bool) -> list[Piece]:
-        pieces: list[Piece] = []
-        while True:
-            step = self._step
-            piece = step(final)
-            if piece is not None and piece[1]:
-                pieces.append(piece)
-            if self._step == step:
-                return pieces
+    def _advance(self, final: bool) -> Piece | None:
+        return self._place(final)
 
     def _before(self, final: bool) -> Piece | None:
         """Nothing but white space so far."""
         opening, text = self.marks[0], self._held.lstrip()
         if text.startswith(opening):
             self._held = text[len(opening) :]
-            self._step = self._inside
+            self._place = self._inside
         elif final or not opening.startswith(text):
-            self._step, self._said = self._behind, True
+            self._place, self._said = self._behind, True
         return None
 
     def _inside(self, final: bool) -> Piece | None:
@@ -116,7 +103,7 @@ class ReasoningReader:
         at = self._held.find(closing)
         if at >= 0:
             reasoning, self._held = self._held[:at].rstrip("\n"), self._held[at + len(closing) :]
-            self._step, self._said = self._behind, False
+            self._place, self._said = self._behind, False
             return "reasoning", reasoning
         certain = self._held[: len(self._held) - begun(self._held, (closing,))]
         keep = len(self._held) if final else len(certain.rstrip("\n"))
