@@ -26,7 +26,7 @@ PackedVariant proven(const cl::DevicePtr& device, const PackedVariant& variant) 
 // The integer units that multiply weights of `stored`: as the device has, where their form for one row works. So all
 // products of a weight are by integers or none, and a row's bits do not depend on the rows beside it.
 IntegerUnits integers_for(const cl::DevicePtr& device, WeightDType stored, Precision precision) {
-  if (precision == Precision::kExact || !is_quantised(stored)) return IntegerUnits::kNone;
+  if (!may_round(precision) || !is_quantised(stored)) return IntegerUnits::kNone;
   const IntegerUnits units = integer_units(*device);
   if (units == IntegerUnits::kNone) return units;
   const PackedVariant one = choose_integers(units, 1, stored, {}, precision);
@@ -120,7 +120,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  if (w.precision() != Precision::kExact && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
+  if (may_round(w.precision()) && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x.device(), sides.m, w.dtype(), w.precision(), {}), x, w.panels(), sides, add, y,
                       columns);
@@ -129,14 +129,13 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return w.precision() != Precision::kExact &&
-         launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), {}, add, y, columns);
+  return may_round(w.precision()) && launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), {}, add, y, columns);
 }
 
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedPair& w, Activation activation,
                    const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return w.precision() != Precision::kExact &&
+  return may_round(w.precision()) &&
          launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()});
 }
 
@@ -156,8 +155,7 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   const Columns columns{0, w.out_features()};
-  if (w.precision() != Precision::kExact && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns))
-    return;
+  if (may_round(w.precision()) && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   bare::matmul_gated(proven_for(x.device(), sides.m, w.dtype(), w.precision(), activation), x, w.panels(), sides, y);
 }

@@ -41,7 +41,7 @@ bool may_end(std::int64_t outputs, const QkvEnd& end) {
 
 // The form of one weight that stores, normed or not; nullopt: there is none here.
 std::optional<TensorVariant> stored_form(const QkvProduct& product, const PackedWeight& w, const QkvEnd& end) {
-  if (w.precision() != Precision::kAuto) return std::nullopt;
+  if (!may_round(w.precision())) return std::nullopt;
   const cl::DevicePtr& device = product.x.device();
   const Sides sides = sides_of(product.x, w.out_features(), w.in_features());
   std::optional<TensorVariant> variant = tensor_form(product.x, sides, w.dtype(), {}, product.norm);

@@ -91,6 +91,19 @@ TEST_F(NullQkv, OneLaunchForEachWeight) {
         Layer{"not rotated", 2, 4, 2, 64, 64, 0}, Layer{"interleaved", 2, 4, 2, 64, 64, 38, true},
         Layer{"float32", 1, 4, 2, 128, 128, 128, false, "float32"},
         Layer{"two formats", 1, 4, 2, 128, 128, 128, false, "float32/float16"}, Layer{"of 256", 4, 8, 1, 256, 256, 256},
+        Layer{"8 bits where there are integer units",
+              1,
+              4,
+              2,
+              64,
+              64,
+              64,
+              false,
+              "float16",
+              {},
+              false,
+              576,
+              ops::Precision::kFast},
         Layer{"q, k and v", 1, 8, 2, 128, 128, 128, false, "float16", {1024, 256, 256}}}) {
     SCOPED_TRACE(layer.name);
     const auto [came, launches] = launches_of(layer);
