@@ -144,8 +144,8 @@ def written(template: str) -> tuple[str, str]:
 
 def outcome_of_calls(template: str) -> str:
     from kvtrie.errors import ArgumentError
-    from kvtrie.serve.reasoning import reasoning_of
     from kvtrie.serve.tool_calls import syntax_of
+    from kvtrie.thinking.reasoning import reasoning_of
 
     try:
         before, answer = written(template)

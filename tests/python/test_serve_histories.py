@@ -11,9 +11,9 @@ import pytest
 
 from kvtrie.models.prompts import OwnText
 from kvtrie.serve.openai_schema import ChatMessage
-from kvtrie.serve.reasoning import reasoning_of
 from kvtrie.serve.volatile import VolatileLines
 from kvtrie.serve.wrong_fields import ROLE_NOT_SUPPORTED
+from kvtrie.thinking.reasoning import reasoning_of
 from processes import PATIENCE
 from serving import Served, served, tiny_model
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrie.serve.reasoning import reasoning_of
+from kvtrie.thinking.reasoning import reasoning_of
 
 THINKS = "{{- '<think>\\n' + reasoning + '\\n</think>\\n\\n' }}"
 

@@ -12,14 +12,14 @@ import pytest
 import kvtrie as kv
 from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.anthropic_schema import MessagesRequest
-from kvtrie.serve.failures import Refusal
+from kvtrie.serve.failures import refusal_of
 from kvtrie.serve.ollama_schema import ChatAsked
 from kvtrie.serve.openai_schema import ChatRequest
-from kvtrie.serve.reasoning import ReasoningReader
 from kvtrie.serve.responses_schema import ResponseRequest
-from kvtrie.serve.thinking import Thinking, thinking_of
-from kvtrie.serve.thinking import ThinkingAsked as Asked
-from kvtrie.serve.thinking_limit import ThinkingLimit
+from kvtrie.thinking.asked import NoSuchThinking, Thinking, thinking_of
+from kvtrie.thinking.asked import ThinkingAsked as Asked
+from kvtrie.thinking.limit import ThinkingLimit
+from kvtrie.thinking.reasoning import ReasoningReader
 from processes import PATIENCE
 from serving import TINY, Served, served, tiny_model
 
@@ -52,8 +52,8 @@ def became(template: str, asked: Asked, given: Any = None) -> Any:
     """The variables, the limit and whether it never thinks; or the field that is refused."""
     try:
         return tuple(thinking_of(tokenizer_of(template), asked, None, given))
-    except Refusal as refusal:
-        told = refusal
+    except NoSuchThinking as refused:
+        told = refusal_of(refused)
     said = f"{told.param}: this model's chat template has no such setting, allowed "
     assert (told.status, told.code, told.message[: len(said)]) == (400, "unsupported_parameter", said)
     return told.param

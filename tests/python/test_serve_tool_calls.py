@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrie as kv
-from kvtrie.serve.harmony import HarmonyReader
 from kvtrie.serve.tool_calls import ToolCall, ToolSyntax, syntax_of
 from kvtrie.serve.tool_grammar import grammar_for_tools
+from kvtrie.thinking.harmony import HarmonyReader
 
 # The lines of chat templates by which their families are known.
 TEMPLATES = {

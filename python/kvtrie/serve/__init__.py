@@ -13,10 +13,10 @@
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
                         conversation_texts.py   messages -> text (replays.py, volatile.py, clocks.py, generic_tools.py,
-                                       thinking.py)
+                                       ../thinking/asked.py)
                         prompts.py     text -> tokens as the cache knows them
-                        answer.py      tokens -> text, reasoning.py, tool_calls.py, up to the stop text
-                        grammar.py     answers that follow a JSON schema, or rules.py; thinking_limit.py
+                        answer.py      tokens -> text, reasoning (../thinking), tool_calls.py, up to the stop text
+                        grammar.py     answers that follow a JSON schema, or rules.py; ../thinking/limit.py
                         echo.py        prompts that are given back, and how likely they were
                         journal.py     what became of the last requests: metrics.py, live.py
 

@@ -21,9 +21,9 @@ from ..models.tokenizer import Tokenizer
 from ..request import Request
 from ..sampling import RankedLogprob, TokenLogprob
 from ..stopping import TextUntil
+from ..thinking.reasoning import AnswerReader
 from .journal import Entry, Journal, beginning_text
 from .predictions import Prediction
-from .reasoning import AnswerReader
 from .replays import Replays
 from .tool_calls import ToolCall, ToolReader
 

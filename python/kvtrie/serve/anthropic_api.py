@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from .._options import SamplingOptions
 from ..errors import ArgumentError
+from ..thinking.asked import Thinking, thinking_of
 from .answer import Answer
 from .anthropic_blocks import block_text
 from .anthropic_schema import (
@@ -35,7 +36,6 @@ from .json_values import JsonObject
 from .prompts import Prompt
 from .streams import Answering, event, events, kept_alive, progress_of, until_gone
 from .tenants import Tenants
-from .thinking import Thinking, thinking_of
 from .wire import JsonResponse
 from .wrong_fields import ROLE_NOT_SUPPORTED, FieldError
 

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Optional, Union
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
+from ..thinking.asked import ThinkingAsked
 from .fields import PromptFields, field_names
 from .json_values import JsonObject
 from .openai_schema import Sharing, SpecialTokens, StopText, Text
-from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]

@@ -22,6 +22,8 @@ from ..models.base import Model
 from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
 from ..sampling import LogitsProcessor
+from ..thinking.limit import ThinkingLimit
+from ..thinking.reasoning import reasoning_of
 from .answer import Answer, Reading
 from .clocks import ADVICE, Clocks
 from .conversation_texts import ConversationTexts, Messages
@@ -31,11 +33,9 @@ from .journal import Journal
 from .json_values import JsonView
 from .predictions import PredictedText, Prediction
 from .prompts import Prompt, Prompts
-from .reasoning import reasoning_of
 from .replays import Replays
 from .rules import Rule
 from .settings import Settings
-from .thinking_limit import ThinkingLimit
 from .tool_grammar import grammar_for_tools
 from .volatile import VolatileLines
 from .wrong_fields import FieldError

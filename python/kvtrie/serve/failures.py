@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from .. import errors
+from ..thinking.asked import NoSuchThinking
 from .json_values import JsonObject
 from .wire import JsonResponse
 from .wrong_fields import FieldError
@@ -87,6 +88,8 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(503, "the server is closing")
     if isinstance(error, FieldError):
         return Refusal(400, str(error), code=error.code, param=error.param)
+    if isinstance(error, NoSuchThinking):
+        return Refusal(400, str(error), code="unsupported_parameter", param=error.param)
     if isinstance(error, (errors.ArgumentError, errors.ArgumentTypeError, errors.NotSupportedError)):
         return Refusal(400, str(error))
     _log.error("a request failed", exc_info=error)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from .._core import __version__
 from .._options import SamplingOptions
+from ..thinking.asked import Thinking, thinking_of
 from .answer import Answer, Piece
 from .asked_for import sampling
 from .engine import AnswerOptions, Engine
@@ -26,7 +27,6 @@ from .ollama_schema import Call, ChatAsked, GenerateAsked, OllamaMessage, Option
 from .prompts import Prompt
 from .streams import Answering, lines, until_gone
 from .tenants import Tenants
-from .thinking import Thinking, thinking_of
 from .wire import JsonResponse
 
 

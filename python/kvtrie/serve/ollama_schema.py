@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Optional, Union
 
 from pydantic import ConfigDict, Field
 
+from ..thinking.asked import ThinkingAsked
 from .failures import Refusal
 from .json_values import JsonObject
 from .openai_schema import StopText, Text, Tool
-from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 HARMLESS = frozenset({

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from .._options import SamplingOptions
 from ..sampling import TokenLogprob
+from ..thinking.asked import thinking_of
 from .answer import Answer, Piece
 from .asked_for import LEAST_TOP_P, namespace_of, sampling, schema_of
 from .echo import Echo, by_ids, echo_of
@@ -30,7 +31,6 @@ from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
 from .streams import COMMENT, Answering, event, events, kept_alive, merged, progress_of, until_gone
 from .tenants import Tenants
-from .thinking import thinking_of
 from .wire import JsonResponse
 from .wrong_fields import empty
 

@@ -14,9 +14,9 @@ from typing import Annotated, Literal, Optional, Union
 
 from pydantic import Field, JsonValue
 
+from ..thinking.asked import ThinkingAsked
 from .fields import Fields, PromptFields, field_names
 from .json_values import JsonObject
-from .thinking import ThinkingAsked
 from .wire import BaseModel
 
 Text = Annotated[str, Field(max_length=64 << 20)]

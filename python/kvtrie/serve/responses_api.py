@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from .._options import SamplingOptions
+from ..thinking.asked import Thinking, thinking_of
 from .answer import Answer
 from .asked_for import sampling
 from .engine import AnswerOptions, Engine
@@ -38,7 +39,6 @@ from .responses_schema import (
 from .responses_store import Kept, ResponseStore
 from .streams import COMMENT, Answering, events, kept_alive, until_gone
 from .tenants import Tenants
-from .thinking import Thinking, thinking_of
 from .wire import JsonResponse
 
 PATH = "/v1/responses"

@@ -25,7 +25,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .marks import begun
+from ..thinking.marks import begun
 from .quotes import Quotes
 from .tool_cursor import Cursor, More, Names, No, Scanned, ToolCall, skipped
 from .tool_forms import FORMS, Form

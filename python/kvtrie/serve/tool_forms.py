@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..thinking.harmony import CALL, CALL_END, MARKS, MESSAGE
 from .call_sections import DEEPSEEK, KIMI, Section, section_of
 from .function_form import Functions
-from .harmony import CALL, CALL_END, MARKS, MESSAGE
 from .python_calls import python_calls
 from .schema_types import typed
 from .tagged_values import DSML, invocations, key_value_pairs

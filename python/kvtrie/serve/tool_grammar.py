@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from . import harmony
+from ..thinking import harmony
 from .call_sections import DEEPSEEK, KIMI
 from .schema_types import pointed_to, types_of
 from .tagged_values import DSML

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..explain import Explanation
+from ..thinking.asked import thinking_of
 from .asked_for import namespace_of
 from .engine import Engine
 from .failures import Refusal
@@ -16,7 +17,6 @@ from .json_values import JsonObject
 from .openai_schema import DetokenizeRequest, ExplainRequest, SpecialTokens, TokenizeRequest
 from .prompts import Prompt
 from .tenants import Tenants
-from .thinking import thinking_of
 
 _SHOWN = 64  # tokens on either side of a difference
 _PIECE = 1 << 14  # token ids

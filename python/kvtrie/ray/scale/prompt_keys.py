@@ -35,8 +35,8 @@ from ...serve.replays import Replays
 from ...serve.responses_api import tools_of, with_instructions
 from ...serve.responses_items import items_of
 from ...serve.responses_schema import PromptRequest, ResponseRequest
-from ...serve.thinking import thinking_of
 from ...serve.volatile import VolatileLines
+from ...thinking.asked import thinking_of
 from .summaries import prompt_fingerprints
 
 

@@ -1,4 +1,4 @@
-"""Whether, how hard and for how long a model is to think: what clients ask for, in the words of its chat template.
+"""Whether, how hard and for how long a model is to think: what is asked for, in the words of its chat template.
 
 Concept. Each API has words of its own for it (``reasoning_effort``, ``reasoning.effort``, ``thinking``, ``think``), and
 so has each template, as variables that it reads:
@@ -8,9 +8,9 @@ so has each template, as variables that it reads:
     thinking_budget               for how many tokens
 
 ``ThinkingAsked`` is what was asked for, ``thinking_of`` what becomes of it: variables, and the tokens after which the
-reasoning is closed (thinking_limit.py). The latter needs delimiters only, so a budget holds with every template that
-has these, and a model that always thinks is kept from it by a budget of 0. A model whose template has neither variables
-nor delimiters never thinks. It keeps every limit, and cannot be made to think.
+reasoning is closed (limit.py). The latter needs delimiters only, so a budget holds with every template that has these,
+and a model that always thinks is kept from it by a budget of 0. A model whose template has neither variables nor
+delimiters never thinks. It keeps every limit, and cannot be made to think.
 
 Units: tokens. Threads: any.
 """
@@ -21,14 +21,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..errors import ArgumentError
 from ..models.tokenizer import Tokenizer
-from .failures import Refusal
-from .json_values import JsonObject
 from .reasoning import delimiters_of
+
+Variables = dict[str, object]  # of a chat template
 
 SWITCHES = ("enable_thinking", "thinking")
 _VARIABLES = (*SWITCHES, "reasoning_effort", "thinking_budget")
 _DEFAULT_EFFORT = "high"  # where an effort is a limit: what stands for no effort at all in Anthropic's API
+
+
+class NoSuchThinking(ArgumentError):
+    """``param``: the field that asked for it."""
+
+    def __init__(self, param: str, allowed: str) -> None:
+        super().__init__(f"{param}: this model's chat template has no such setting, allowed {allowed}")
+        self.param = param
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Thinking(NamedTuple):
     """``variables``: of the template. ``most``: tokens of reasoning; None: as many as it likes. ``never``: thinking was
     asked for, and this model has none."""
 
-    variables: JsonObject
+    variables: Variables
     most: int | None = None
     never: bool = False
 
@@ -66,7 +75,7 @@ def thinking_of(
     """``given``: variables that the request has for the template; where it reads none of those that concern thinking,
     they are obeyed in the same way.
 
-    Raises ``Refusal`` (400) that names the field where the model cannot be told.
+    Raises ``NoSuchThinking`` that names the field where the model cannot be told.
     """
     if asked == ThinkingAsked() and not given:
         return Thinking({})
@@ -89,13 +98,13 @@ class _Model:
         """It does not think."""
         return not self._marked and self._names.isdisjoint(_VARIABLES)
 
-    def switched(self, asked: ThinkingAsked) -> JsonObject:
+    def switched(self, asked: ThinkingAsked) -> Variables:
         """Variables that turn it on or off."""
         if asked.wanted and self.never and not asked.limits:
-            raise _refused(asked.effort_field if asked.on is None else asked.on_field, "none")
+            raise NoSuchThinking(asked.effort_field if asked.on is None else asked.on_field, "none")
         return {} if asked.wanted is None else dict.fromkeys(self._switches, asked.wanted)
 
-    def effort(self, asked: ThinkingAsked) -> JsonObject:
+    def effort(self, asked: ThinkingAsked) -> Variables:
         """The variable that says how hard; a switch that is on stands for all degrees."""
         effort = "none" if asked.effort is None and asked.on is False and not self._switches else asked.effort
         if effort is None:
@@ -104,17 +113,17 @@ class _Model:
             return {} if effort == "none" and self._switches else {"reasoning_effort": effort}
         settled = effort == "none" or bool(self._switches) or self.never
         if not settled and not (asked.limits and effort == _DEFAULT_EFFORT):
-            raise _refused(asked.effort_field, "none" if not asked.limits else _DEFAULT_EFFORT)
+            raise NoSuchThinking(asked.effort_field, "none" if not asked.limits else _DEFAULT_EFFORT)
         return {}
 
-    def budget(self, asked: ThinkingAsked) -> JsonObject:
+    def budget(self, asked: ThinkingAsked) -> Variables:
         """The variable that says for how long."""
         if asked.budget is None or asked.wanted is False or self.never:
             return {}
         if "thinking_budget" in self._names:
             return {"thinking_budget": asked.budget}
         if not self._marked:
-            raise _refused(asked.budget_field, "none: nothing marks where its reasoning ends")
+            raise NoSuchThinking(asked.budget_field, "none: nothing marks where its reasoning ends")
         return {}
 
     def most(self, asked: ThinkingAsked) -> int | None:
@@ -139,8 +148,3 @@ def _with_unread(asked: ThinkingAsked, given: Mapping[str, object], names: froze
     if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
         asked = replace(asked, budget=budget, budget_field="chat_template_kwargs.thinking_budget")
     return asked
-
-
-def _refused(param: str, allowed: str) -> Refusal:
-    message = f"{param}: this model's chat template has no such setting, allowed {allowed}"
-    return Refusal(400, message, code="unsupported_parameter", param=param)
