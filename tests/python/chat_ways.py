@@ -112,7 +112,7 @@ class Reading(ChatWay):
             if self.turn is None:
                 if self.open is None:
                     self.open = self.answers.begin(self.conversation, parent, question, self.settings.options())
-                said = "".join(self.open)
+                said = "".join(text for _, text in self.open)
                 assert self.open.text.endswith(said)
                 self.turn = Turn(parent, question, self.open.text, tuple(self.open.tokens))
             self.conversation.place(self.turn)

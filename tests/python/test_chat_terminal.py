@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +23,8 @@ FIGURES = r"reused ([\d,]+), computed ([\d,]+) \| first token [\d.]+ m?s \| [\d,
 class Terminal(TerminalProgram):
     """A chat with the tiny model in a terminal. Whatever is waited for, is waited for as text."""
 
-    def __init__(self, state: Path, *options: str, columns: int = 80, **environment: str) -> None:
-        arguments = ["tiny", "--max-tokens", "12", "--temperature", "0", *options]
+    def __init__(self, state: Path, *options: str, columns: int = 80, model: str = "tiny", **environment: str) -> None:
+        arguments = [model, "--max-tokens", "12", "--temperature", "0", *options]
         settings = {
             "XDG_STATE_HOME": str(state),
             "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody here answers where the cursor is
@@ -167,6 +169,31 @@ def test_answers_are_wrapped_at_words(terminals: Any, columns: int) -> None:
     lines = text.split("\n")[1:]
     assert len(lines) > 2 and max(map(len, lines)) < columns
     chat.say("/help", "Ctrl-C")
+    chat.leave()
+
+
+@pytest.fixture
+def thinker(tmp_path: Path) -> str:
+    """The tiny model, whose prompts end within its reasoning; it never ends it by itself."""
+    folder = tmp_path / "thinker"
+    shutil.copytree(ROOT / "examples" / "tiny", folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings["chat_template"] += "{% if add_generation_prompt %}<think>{# </think> #}{% endif %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return str(folder)
+
+
+def test_reasoning_is_dim_behind_a_bar_and_can_be_hidden_or_left_out(terminals: Any, thinker: str) -> None:
+    chat = terminals("--max-tokens", "60", model=thinker)
+    text = chat.say("hello", "a word behind its reasoning")
+    thoughts = [line for line in text.replace("\r", "").split("\n") if "  | " in line]
+    assert len(thoughts) > 2
+    assert "\x1b[2m  | " in text and max(map(len, plain(text).split("\n"))) < 80
+    hidden = plain(chat.say("/set reasoning hidden", r"reasoning hidden \(allowed") + chat.say("more"))
+    assert "  thinking ...\n" in hidden and "  | " not in hidden
+    chat.say("/set thinking off", r"thinking off \(allowed")
+    said = plain(chat.say("and now"))
+    assert "thinking ..." not in said and "  | " not in said and "without a word" not in said
     chat.leave()
 
 

@@ -1,7 +1,7 @@
 """Talk with a model; branch, edit and retry without computing anything twice.
 
-``conversation`` is what was said, ``answers`` what the model says to it, ``commands`` what a line does; ``reader`` and
-``screen`` are the terminal. docs/text.md is for people who use it.
+``conversation`` is what was said, ``answers`` what the model says to it, in ``parts``, ``commands`` what a line does;
+``reader`` and ``screen`` are the terminal. docs/text.md is for people who use it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .commands import Chat
 from .reader import Reader, history_path, open_reader
 from .screen import Screen, stderr_shows
 from .settings import Settings
+from .thinking import WORDS, thinking_by
 
 CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
 
@@ -44,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest token (default 0.7)")
     parser.add_argument("--top-k", type=int, default=0, help="0: all tokens")
     parser.add_argument("--top-p", type=float, default=0.95)
+    thinking = "whether, or how hard, a model thinks first (default auto: as its chat template has it)"
+    parser.add_argument("--thinking", choices=WORDS, default="auto", help=thinking)
+    hidden = "what a model thinks is not shown, only that it does"
+    parser.add_argument("--hide-reasoning", action="store_true", help=hidden)
     parser.add_argument("--seed", type=int, default=1, help="another one gives other answers (default 1)")
     parser.add_argument(
         "--no-history", action="store_true", help="neither read nor write the history of what was typed"
@@ -51,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
-    settings = Settings(_sampling(arguments), arguments.max_tokens)
+    reasoning = "hidden" if arguments.hide_reasoning else "shown"
+    settings = Settings(_sampling(arguments), arguments.max_tokens, arguments.thinking, reasoning)
     screen = Screen(out)
     chosen = kv.models.default.choose(arguments.named or arguments.model)
     if chosen.note:
@@ -69,6 +75,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
+    thinking_by(settings.thinking, model.tokenizer, arguments.raw)  # refuses now, not in the first answer
     context = _context(model, arguments)
     model.warm_up(arguments.kv_dtype, progress=stderr_shows(), wait=False)
     with _cache(model, arguments, context) as cache, _drafts(model, names, arguments, context) as draft:

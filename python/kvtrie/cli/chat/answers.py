@@ -24,9 +24,13 @@ import kvtrie as kv
 from ..._decoding import Progress
 from ..._handing import Handing
 from ...draft import Draft
-from ...stopping import Stopper
+from ...thinking.asked import Thinking
+from ...thinking.limit import ThinkingLimit
+from ...thinking.piece_reader import Piece
 from .conversation import Conversation, Turn, line_of
 from .layout import Laid, Layout
+from .parts import AnswerParts
+from .thinking import AS_IT_LIKES, unshifted
 
 CHUNK = 512  # tokens of a prefill step
 
@@ -62,16 +66,20 @@ class _Making(NamedTuple):
     left: list[int] | None = None
 
 
-class Answer(Handing[str]):
-    """Pieces of one answer, in whole characters, made as they are asked for. It can be left at any of them, and read on
-    after any exception."""
+class Answer(Handing[Piece]):
+    """Pieces of one answer, reasoning and text in whole characters, made as they are asked for. It can be left at any
+    of them, and read on after any exception. ``most``: tokens of reasoning; None: any number."""
 
-    def __init__(self, answers: Answers, laid: Laid, session: kv.Session, reuse: Reuse, options: Options) -> None:
+    def __init__(
+        self, answers: Answers, laid: Laid, session: kv.Session, reuse: Reuse, options: Options, most: int | None = None
+    ) -> None:
         self._answers = answers
         self._laid = laid
         self._options = options
         self._watching: list[Progress] = []  # apart from the answer: nothing that is dropped leads back to itself
-        self._stopper = Stopper(answers.model, None, ignore_eos=True, wants_text=True)  # a stream of all tokens
+        self._parts = answers.parts(laid.text)
+        reader = None if most is None else self._parts.reader
+        self._limit = None if most is None or reader is None else ThinkingLimit(answers.tokenizer, reader, most)
         self._dropped = 0
         self.reuse = reuse
         self.seconds_to_first: float | None = None
@@ -80,9 +88,9 @@ class Answer(Handing[str]):
         self._last = self._began
 
     @property
-    def _items(self) -> list[str]:
-        self._stopper.read(self.tokens, ended=self.finish_reason is not None)
-        return self._stopper.pieces
+    def _items(self) -> list[Piece]:
+        self._parts.read(self.tokens, ended=self.finish_reason is not None)
+        return self._parts.pieces
 
     def _make(self) -> bool:
         if self.finish_reason is not None:
@@ -102,8 +110,13 @@ class Answer(Handing[str]):
 
     @property
     def text(self) -> str:
-        """Their text."""
-        return "".join(self._items)
+        """Their text, without the reasoning."""
+        return "".join(text for kind, text in self._items if kind == "text")
+
+    @property
+    def reasoning(self) -> str:
+        """What they say before it; "": nothing."""
+        return "".join(text for kind, text in self._items if kind == "reasoning")
 
     @property
     def dropped(self) -> int:
@@ -156,9 +169,15 @@ class Answer(Handing[str]):
 
     def _begin(self, session: kv.Session, made: int) -> kv.Generation[int]:
         options = {**self._options, "max_tokens": self._options["max_tokens"] - made, "chunk": CHUNK}
+        if self._limit is not None:
+            options["logits_processors"] = [unshifted(self._limit, self._shown(made), len(session.tokens))]
         own = self._answers
         told = partial(_tell, self._watching)
         return kv.generate(own.model, session, **options, draft=own.draft, progress=told)
+
+    def _shown(self, made: int) -> list[int]:
+        """The prompt and the tokens that earlier sessions made, whatever a shift took from them."""
+        return [*self.reuse.tokens, *(self.tokens if made else ())]
 
 
 def _tell(watching: list[Progress], done: int, total: int) -> None:
@@ -194,22 +213,31 @@ class Answers:
         self.raw = raw
         self.last: Reuse | None = None
         """Of the prompt before; None: there was none yet."""
-        self._layout = Layout(self.tokenizer, raw)
+        self._layout = Layout(self.tokenizer, self.parts, raw)
         self._system = ""
         self._kept: _Kept | None = None
 
-    def begin(self, conversation: Conversation, parent: Turn | None, question: str, options: Options) -> Answer:
-        """An answer to ``question`` after ``parent``; ``options``: those of ``kv.generate``.
+    def begin(
+        self,
+        conversation: Conversation,
+        parent: Turn | None,
+        question: str,
+        options: Options,
+        thinking: Thinking = AS_IT_LIKES,
+    ) -> Answer:
+        """An answer to ``question`` after ``parent``; ``options``: those of ``kv.generate``; ``thinking``: of
+        ``Thinker``.
 
         Raises ``kv.errors.ArgumentError`` for a question that is longer than what there is room for. :meth:`end` is due
         for each that is returned.
         """
         self._system = conversation.system
+        self._layout.variables = thinking.variables
         laid = self._layout.prompt(self._system, line_of(parent), question)
         session, reuse = self._session(parent, question, laid)
         self.last = reuse
         try:
-            return Answer(self, laid, session, reuse, options)
+            return Answer(self, laid, session, reuse, options, thinking.most)
         except BaseException:
             if self._kept is None or self._kept.session is not session:
                 session.close()
@@ -228,6 +256,10 @@ class Answers:
         else:
             session.close()
             self._let_go()
+
+    def parts(self, prompt: str) -> AnswerParts:
+        """Those of an answer behind the text ``prompt``, of which nothing was read yet."""
+        return AnswerParts(self.model, None if self.raw else self.tokenizer.template().source, prompt)
 
     def plan(self) -> kv.results.ReusePlan | None:
         """The reuse of the last prompt if it came again now: a ``kv.results.ReusePlan``, or None where none was."""

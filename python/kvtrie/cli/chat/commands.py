@@ -18,6 +18,7 @@ from .reader import Echo, Reader
 from .report import explained, statistics
 from .screen import Screen, figures
 from .settings import SETTINGS, Settings, find
+from .thinking import thinking_by
 
 
 class _Asked(NamedTuple):
@@ -91,7 +92,8 @@ class Chat:
 
     def _ask(self, parent: Turn | None, question: str, tries: int = 0) -> None:
         """One turn after ``parent``. Where nothing comes of it, nothing has changed."""
-        answer = self.answers.begin(self.conversation, parent, question, self.settings.options(tries))
+        thinking = thinking_by(self.settings.thinking, self.answers.tokenizer, self.answers.raw)
+        answer = self.answers.begin(self.conversation, parent, question, self.settings.options(tries), thinking)
         if answer.reuse.dropped:
             self._tell_dropped(answer.reuse.dropped)
         self._asked = _Asked(answer, parent, question)
@@ -111,8 +113,8 @@ class Chat:
         if asked is None:
             return None, ""
         answer, turn, aside = asked.answer, asked.turn, ""
-        if turn is None and (answer.text or answer.finish_reason == "stop"):
-            turn = Turn(asked.parent, asked.question, answer.text, tuple(answer.tokens))
+        if turn is None and (answer.text or answer.reasoning or answer.finish_reason == "stop"):
+            turn = Turn(asked.parent, asked.question, answer.text, tuple(answer.tokens), answer.reasoning)
             self._asked = asked._replace(turn=turn)
         if turn is not None:
             aside = self.conversation.place(turn)
@@ -125,7 +127,7 @@ class Chat:
             self._echo.off()
             with self.screen.progress(answer.reuse.computed) as progress:
                 answer.watch(progress)
-                self.screen.answer(answer)
+                self.screen.answer(answer, self.settings.reasoning == "shown")
         finally:
             self._echo.on()
 
@@ -136,7 +138,8 @@ class Chat:
         if stopped and turn is None:
             return self.screen.note("stopped before the first word: the question is not part of the conversation")
         if not answer.text:
-            self.screen.note("the model ended without a word")
+            more = " behind its reasoning" if answer.reasoning else ""
+            self.screen.note(f"the model ended without a word{more}")
         self.screen.note(figures(answer) + (" | stopped" if stopped else ""))
         if answer.finish_reason == "length":
             self.screen.note(f"cut at max_tokens {self.settings.max_tokens}; /set max_tokens takes another number")
@@ -225,6 +228,8 @@ class Chat:
 
     def _set(self, rest: str) -> None:
         name, _, value = rest.partition(" ")
+        if value and name == "thinking":
+            thinking_by(value.strip(), self.answers.tokenizer, self.answers.raw)
         if value:
             self.settings.set(name, value.strip())
         if name:

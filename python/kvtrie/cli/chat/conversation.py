@@ -28,13 +28,15 @@ FIRST_BRANCH = "main"
 class Turn:
     """A question and its answer, after ``parent``. Two turns are the same only if they are one object.
 
-    ``tokens``: those of the answer as the model chose them; empty where that is not known.
+    ``tokens``: those of the answer as the model chose them; empty where that is not known. ``reasoning``: what it says
+    before the answer; "": nothing.
     """
 
     parent: Turn | None
     question: str
     answer: str
     tokens: tuple[int, ...] = field(default=(), repr=False)
+    reasoning: str = ""
 
     def line(self) -> list[Turn]:
         """All turns from the first one to this."""
@@ -47,7 +49,9 @@ class Turn:
 
     @property
     def messages(self) -> list[Message]:
-        return [{"role": "user", "content": self.question}, {"role": "assistant", "content": self.answer}]
+        """Whether reasoning comes into a later prompt is the chat template's to say."""
+        said = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return [{"role": "user", "content": self.question}, {"role": "assistant", "content": self.answer, **said}]
 
 
 def messages_of(system: str, turns: Sequence[Turn]) -> list[Message]:
@@ -99,9 +103,11 @@ class Conversation:
             raise kv.errors.ArgumentError(f"[chat] question: got {number}, allowed {_up_to(len(turns))} in this branch")
         return turns[number - 1]
 
-    def add(self, parent: Turn | None, question: str, answer: str, tokens: Sequence[int] = ()) -> tuple[Turn, str]:
+    def add(
+        self, parent: Turn | None, question: str, answer: str, tokens: Sequence[int] = (), reasoning: str = ""
+    ) -> tuple[Turn, str]:
         """A new turn after ``parent``, with which the current branch ends from now on: see :meth:`place`."""
-        turn = Turn(parent, question, answer, tuple(tokens))
+        turn = Turn(parent, question, answer, tuple(tokens), reasoning)
         return turn, self.place(turn)
 
     def place(self, turn: Turn) -> str:

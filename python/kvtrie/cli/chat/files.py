@@ -6,7 +6,8 @@
                {"after": 0, "messages": [...]}]}
 
 A turn comes after an earlier one, by its place in the list. ``tokens`` are those of the answer, for a model whose
-tokenizer decodes them to it; they may be missing. A plain list of messages, as other programs keep it, loads as one
+tokenizer decodes them to it; they may be missing. What a model thought is its message's ``reasoning_content``, also by
+its other names. A plain list of messages, as other programs keep it, loads as one
 branch.
 """
 
@@ -15,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import kvtrie as kv
 from kvtrie._paths import path_text
+from kvtrie.models.template_messages import REASONING
 
 from .conversation import FIRST_BRANCH, Conversation, Turn
 
@@ -108,7 +110,8 @@ def _turns(rows: Any) -> list[Turn]:
         tokens = row.get("tokens", [])
         whole = isinstance(tokens, list) and all(type(token) is int and 0 <= token < 2**31 for token in tokens)
         _require(whole, f"{where}.tokens", "a list of token ids")
-        turns.append(Turn(_at(turns, row.get("after"), f"{where}.after"), question, answer, tuple(tokens)))
+        after, reasoning = _at(turns, row.get("after"), f"{where}.after"), _reasoning(messages[1], where)
+        turns.append(Turn(after, question, answer, tuple(tokens), reasoning))
     return turns
 
 
@@ -122,7 +125,8 @@ def _of_messages(rows: list[Any]) -> Conversation:
     for index in range(first, len(rows) - 1, 2):
         question = _content(rows[index], "user", f"messages[{index}]")
         answer = _content(rows[index + 1], "assistant", f"messages[{index + 1}]")
-        conversation.add(conversation.tip, question, answer)
+        reasoning = _reasoning(rows[index + 1], f"messages[{index + 1}]")
+        conversation.add(conversation.tip, question, answer, reasoning=reasoning)
     assert conversation.current == FIRST_BRANCH
     return conversation
 
@@ -138,6 +142,12 @@ def _at(turns: Sequence[Turn], index: Any, where: str) -> Turn | None:
 def _content(message: Any, role: str, where: str) -> str:
     _require(isinstance(message, dict) and message.get("role") == role, where, f"a message with the role {role!r}")
     return _text(message.get("content"), f"{where}: content of {role}")
+
+
+def _reasoning(message: Mapping[str, object], where: str) -> str:
+    """REQUIRES: it has a role."""
+    found = next((message[name] for name in REASONING if message.get(name) is not None), "")
+    return _text(found, f"{where}: reasoning of assistant")
 
 
 def _text(value: Any, where: str) -> str:

@@ -6,13 +6,14 @@ what was computed is known by its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import kvtrie as kv
 
 from .conversation import Turn, messages_of
+from .parts import AnswerParts
 
 if TYPE_CHECKING:
     from kvtrie.models import Tokenizer
@@ -32,11 +33,14 @@ class Laid:
 
 
 class Layout:
-    """``raw``: no template; questions and answers follow one another as one text."""
+    """``raw``: no template; questions and answers follow one another as one text. ``parts_behind``: those of an answer
+    behind a text. ``variables``: of the template, in all prompts from then on."""
 
-    def __init__(self, tokenizer: Tokenizer, raw: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, parts_behind: Callable[[str], AnswerParts], raw: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._parts_behind = parts_behind
         self._raw = raw
+        self.variables: Mapping[str, object] = {}
         self._said: dict[tuple[str, Turn], Laid] = {}
 
     def prompt(self, system: str, turns: Sequence[Turn], question: str) -> Laid:
@@ -56,11 +60,12 @@ class Layout:
             missing -= 1
         for count in range(missing, len(turns)):  # those that were read from a file
             turn = turns[count]
-            ending = self._tokenizer.decode(turn.tokens) if self._is_answer(turn) else None
-            if ending is None:
+            if not turn.tokens or max(turn.tokens) >= self._tokenizer.vocab_size:
                 continue
             prompt = self.prompt(system, turns[:count], turn.question)
-            self._said[system, turn] = Laid(prompt.text + ending, prompt.tokens + list(turn.tokens))
+            if self._is_answer(turn, prompt.text):
+                ending = self._tokenizer.decode(turn.tokens)
+                self._said[system, turn] = Laid(prompt.text + ending, prompt.tokens + list(turn.tokens))
         return self._said.get((system, turns[-1])) if turns else None
 
     def remember(self, system: str, turn: Turn, laid: Laid) -> None:
@@ -85,13 +90,13 @@ class Layout:
 
             return Rendered("".join(turn.question + turn.answer for turn in turns) + question)
         messages = [*messages_of(system, turns), {"role": "user", "content": question}]
-        return self._tokenizer.rendered(messages, add_generation_prompt=True)
+        return self._tokenizer.rendered(messages, add_generation_prompt=True, variables=self.variables)
 
-    def _is_answer(self, turn: Turn) -> bool:
-        """Whether its tokens are of this tokenizer: files come from elsewhere."""
-        if not turn.tokens or max(turn.tokens) >= self._tokenizer.vocab_size:
-            return False
+    def _is_answer(self, turn: Turn, prompt: str) -> bool:
+        """Whether its tokens say it behind this prompt: files come from elsewhere."""
+        parts = self._parts_behind(prompt)
         try:
-            return bool(self._tokenizer.decode(turn.tokens, skip_special_tokens=True) == turn.answer)
+            parts.read(turn.tokens, ended=True)
         except kv.Error:
             return False
+        return (parts.of("reasoning"), parts.of("text")) == (turn.reasoning, turn.answer)

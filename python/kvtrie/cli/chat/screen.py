@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
 from ..._decoding import Progress
+from ...thinking.piece_reader import Piece
 from ...viz.words import plural, text_columns
 from .answers import CHUNK, Answer
 
-_NOTE = "  "  # before every line that is not the model's
+_NOTE = "  "  # before every line that is not the model's answer
+_BAR = f"{_NOTE}| "  # before every line of its reasoning
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _LEAST_WIDTH = 20
 
@@ -67,6 +69,62 @@ class WordWrap:
         return blanks + word
 
 
+class _Part:
+    """A part of an answer, in lines of its own. ``feed`` and ``finish`` give what is to be written."""
+
+    def __init__(self, width: int) -> None:
+        self._wrap = WordWrap(width)
+        self._open = False  # something was fed, and the line is not ended
+
+    def feed(self, text: str) -> str:
+        self._open = True
+        return self._wrap.feed(text)
+
+    def finish(self) -> str:
+        """It may be called again."""
+        ended = self._wrap.finish() + "\n" if self._open else ""
+        self._open = False
+        return ended
+
+
+class _Barred(_Part):
+    """Each line behind a bar. ``dim``, ``plain``: what is written around all that is written."""
+
+    def __init__(self, width: int, dim: str, plain: str) -> None:
+        super().__init__(width)
+        self._dim, self._plain = dim, plain
+        self._begins = True  # a line
+
+    def feed(self, text: str) -> str:
+        return self._barred(super().feed(text))
+
+    def finish(self) -> str:
+        return self._barred(super().finish())
+
+    def _barred(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        begins = [self._begins, *(True for _ in lines[1:])]
+        bars = (_BAR if each and line != "\n" else _BAR.rstrip() if each else "" for line, each in zip(lines, begins))
+        self._begins = text.endswith("\n") if text else self._begins
+        shown = "".join(bar + line for bar, line in zip(bars, lines))
+        return f"{self._dim}{shown}{self._plain}" if shown else ""
+
+
+class _Hidden(_Part):
+    """One line in the place of what is fed."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(0)
+        self._line = line
+
+    def feed(self, text: str) -> str:  # noqa: ARG002 (it is hidden)
+        line, self._line = self._line, ""
+        return line
+
+    def finish(self) -> str:
+        return ""
+
+
 class Screen:
     """Writes to ``out``. On a terminal lines are as wide as it is; elsewhere answers keep their own lines."""
 
@@ -82,14 +140,29 @@ class Screen:
         """Columns of a line now: one less than the terminal has, so that none breaks by itself."""
         return max(shutil.get_terminal_size((80, 24)).columns - 1, _LEAST_WIDTH) if self.is_terminal else 79
 
-    def answer(self, answer: Answer) -> None:
-        """Shows an answer as it comes. An exception in the middle leaves the line in order, and passes."""
-        wrap = WordWrap(self.width if self.is_terminal else 0)
+    def answer(self, answer: Iterable[Piece], reasoning: bool = True) -> None:
+        """Shows an answer as it comes. An exception in the middle leaves the line in order, and passes.
+
+        ``reasoning``: behind a bar, dim; else one line says that there is some.
+        """
+        kind, part = "", _Part(0)
         try:
-            for piece in answer:
-                self._write(wrap.feed(piece))
+            for now, text in answer:
+                if now != kind:
+                    self._write(part.finish())
+                    kind, part = now, self._part(now, reasoning)
+                self._write(part.feed(text))
         finally:
-            self._write(wrap.finish() + ("\n" if answer.text else ""))
+            self._write(part.finish())
+
+    def _part(self, kind: str, reasoning: bool) -> _Part:
+        width = self.width if self.is_terminal else 0
+        if kind == "text":
+            return _Part(width)
+        dim = (_DIM, _PLAIN) if self.in_colour else ("", "")
+        if not reasoning:
+            return _Hidden(f"{dim[0]}{_NOTE}thinking ...{dim[1]}\n")
+        return _Barred(width and max(width - len(_BAR), _LEAST_WIDTH), *dim)
 
     def note(self, text: str) -> None:
         """Words that are not the model's, indented, in lines of the terminal's width."""

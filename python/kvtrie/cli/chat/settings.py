@@ -7,14 +7,18 @@ from typing import Any, NamedTuple
 
 import kvtrie as kv
 
+from .thinking import WORDS
+
 
 class Setting(NamedTuple):
-    """``least`` and ``most`` of what is allowed are ``kv.Sampling``'s to know; ``allowed`` tells people."""
+    """``least`` and ``most`` of what is allowed are ``kv.Sampling``'s to know; ``allowed`` tells people. ``words``: it
+    is one of these, and no number."""
 
     name: str
     whole: bool
     allowed: str
     meaning: str
+    words: tuple[str, ...] = ()
 
 
 SETTINGS = (
@@ -27,29 +31,37 @@ SETTINGS = (
     Setting("presence_penalty", False, "any number", "taken off what was said in the answer, once"),
     Setting("frequency_penalty", False, "any number", "taken off what was said in the answer, each time"),
     Setting("seed", True, "0 or more, or random", "the same seed and text give the same answer"),
-    Setting("max_tokens", True, "1 or more", "longest answer, in tokens"),
+    Setting("max_tokens", True, "1 or more", "longest answer, in tokens, with its reasoning"),
+    Setting("thinking", False, ", ".join(WORDS), "whether, or how hard, a model thinks first", tuple(WORDS)),
+    Setting("reasoning", False, "shown, hidden", "what it thinks, on the screen", ("shown", "hidden")),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 class Settings:
-    """``sampling`` and ``max_tokens`` are right at any time: what is refused has changed nothing."""
+    """``sampling``, ``max_tokens``, ``thinking`` and ``reasoning`` are right at any time: what is refused has changed
+    nothing. Whether a model knows a word of ``thinking``, that model says."""
 
-    def __init__(self, sampling: kv.Sampling, max_tokens: int = 512) -> None:
+    def __init__(
+        self, sampling: kv.Sampling, max_tokens: int = 512, thinking: str = "auto", reasoning: str = "shown"
+    ) -> None:
         self.sampling = sampling
         self.max_tokens = _checked_length(max_tokens)
+        self.thinking = str(parsed("thinking", thinking))
+        self.reasoning = str(parsed("reasoning", reasoning))
 
     def set(self, name: str, text: str) -> None:
         """Raises ``kv.errors.ArgumentError`` that says what is allowed."""
-        setting = find(name)
-        value = _parsed(setting, text)
+        value = parsed(name, text)
         if name == "max_tokens":
             self.max_tokens = _checked_length(value)
+        elif find(name).words:
+            setattr(self, name, value)
         else:
             self.sampling = dataclasses.replace(self.sampling, **{name: value})
 
     def shown(self, name: str) -> str:
-        value = self.max_tokens if name == "max_tokens" else getattr(self.sampling, name)
+        value = getattr(self.sampling if hasattr(self.sampling, name) else self, name)
         return "random" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     def options(self, tries: int = 0) -> dict[str, Any]:
@@ -65,7 +77,13 @@ def find(name: str) -> Setting:
     return _BY_NAME[name]
 
 
-def _parsed(setting: Setting, text: str) -> Any:
+def parsed(name: str, text: str) -> Any:
+    """Its value. Raises ``kv.errors.ArgumentError`` that says what is allowed."""
+    setting = find(name)
+    if setting.words and text not in setting.words:
+        raise kv.errors.ArgumentError(f"[set] {name}: got {text!r}, allowed {setting.allowed}")
+    if setting.words:
+        return text
     if setting.name == "seed" and text == "random":
         return None
     try:
