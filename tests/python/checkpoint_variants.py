@@ -78,6 +78,14 @@ def _short_convolutions(c: Any) -> Raw:
     return {"attention__head_count_kv": heads, "shortconv__l_cache": c.conv_width}
 
 
+_SWITCHED: dict[str, Raw] = {  # windows, as each family switches them on
+    "qwen2": {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    "qwen3": {"use_sliding_window": True, "sliding_window": 9, "layer_types": _MIXED},
+    "qwen2_moe": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3},
+    "qwen3_moe": {"use_sliding_window": True, "sliding_window": 11},
+    "smollm3": {"use_sliding_window": True, "sliding_window": 8},
+    "dots1": {"sliding_window": 7, "max_window_layers": 2},
+}
 VARIANTS: dict[str, Variant] = {
     **{name: Variant(*each) for name, each in LATENT_VARIANTS.items()},
     **{name: Variant(*each) for name, each in QWEN4_VARIANTS.items()},
@@ -92,6 +100,7 @@ VARIANTS: dict[str, Variant] = {
     "qwen2_moe-every-second": Variant(
         "qwen2_moe", {"decoder_sparse_step": 2, "shared_expert_intermediate_size": 24, "tie_word_embeddings": True}
     ),
+    **{f"{name}-windows": Variant(name, changes) for name, changes in _SWITCHED.items()},
     "mistral-window": Variant("mistral", {"sliding_window": 9, "num_key_value_heads": 1}),
     "mistral-full": Variant("mistral", {"sliding_window": None, "head_dim": 16, "rope_parameters": _LLAMA3}),
     "mistral-tied": Variant("mistral", {"tie_word_embeddings": True, "rms_norm_eps": 1e-3, "rope_parameters": _YARN}),

@@ -63,6 +63,7 @@ LONG = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq
 VARIANTS: list[dict[str, Any]] = [  # which make a family look at keys that others hide
     {},
     {"layer_types": None, "moe_layers": None, "no_rope_layers": None},
+    {"use_sliding_window": True, "sliding_window": 8, "layer_types": None},
     {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
     {"rope_parameters": None, "rope_scaling": {**LONG, "llama_4_scaling_beta": 0.1}},
 ]

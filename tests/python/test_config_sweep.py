@@ -58,6 +58,31 @@ def test_every_setting_and_many_pairs(name: str) -> None:
     play([*cases_of(FAMILIES[name], more_ropes=60), *pairs_of(FAMILIES[name], 140)])
 
 
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+WINDOWS: list[dict[str, Any]] = [
+    {"use_sliding_window": True},
+    {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+    {"use_sliding_window": True, "sliding_window": 8, "layer_types": _MIXED},
+    {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1},
+    {"use_sliding_window": True, "sliding_window": None, "layer_types": _MIXED},
+    {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 1},
+    {"use_sliding_window": False, "sliding_window": 8, "layer_types": _MIXED},
+    {"sliding_window": 8, "max_window_layers": 9},
+]
+
+
+SWITCHED = ["qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "dots1"]
+
+
+@pytest.mark.parametrize("name", ["qwen2", *(pytest.param(name, marks=pytest.mark.ci) for name in SWITCHED)])
+def test_windows_are_those_that_are_switched_on(name: str) -> None:
+    found = play([Case(name, changes) for changes in WINDOWS])
+    assert found["equal"] > 2
+    plain = wanted(build(Case(name, {})))
+    assert np.abs(plain - wanted(build(Case(name, WINDOWS[1])))).max() > 100 * LOGITS_OF_SETTINGS
+
+
 ALL = ["llama", "gemma3_text", *(pytest.param(name, marks=pytest.mark.ci) for name in NAMES)]
 
 
@@ -73,7 +98,6 @@ def test_a_stored_head_is_used_as_transformers_uses_it(name: str, tmp_path: Path
 ACTS: list[tuple[str, dict[str, Any]]] = [  # what transformers acts on and is not computed here
     ("llama", {"is_causal": False}),
     ("llama", {"sliding_window": 8}),
-    ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 8}),
     ("gemma3_text", {"use_bidirectional_attention": True}),
 ]
 

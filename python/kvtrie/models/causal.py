@@ -9,7 +9,7 @@ Threads: as base.py has it. Units: sizes in elements, windows and lengths in tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -134,8 +134,7 @@ class CausalModel(Model):
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         """The fields that the family reads beyond the common ones."""
-        no_windows(raw, reader, where)
-        return {}
+        return no_windows(raw, reader, where)
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:
@@ -261,9 +260,9 @@ def _check_rotation(config: CausalConfig, where: str) -> None:
 # ---- what layers see -------------------------------------------------------------------------------------------------
 
 
-def no_windows(raw: Raw, reader: Reader, where: str) -> None:
+def no_windows(raw: Raw, reader: Reader, where: str) -> Fields:
     """Raises ``kv.errors.NotSupportedError`` where ``layer_types`` has another kind than FULL."""
-    layer_kinds(raw, reader.layers(), (FULL,), [FULL] * reader.layers(), where)
+    return {"layer_types": layer_kinds(raw, reader.layers(), (FULL,), [FULL] * reader.layers(), where)}
 
 
 def one_window(raw: Raw, reader: Reader, where: str, default: int | None) -> Fields:
@@ -286,6 +285,23 @@ def some_windows(raw: Raw, reader: Reader, where: str, default: Sequence[str], w
     missing = None if reader.null("sliding_window") else window
     sees = reader.within("sliding_window", 1, _MOST, missing) if SLIDING in kinds else 0
     return {"layer_types": kinds, "sliding_window": sees}
+
+
+def switched_windows(
+    raw: Raw, reader: Reader, where: str, default: Callable[[], Sequence[str]], window: int | None = 4096
+) -> Fields:
+    """As :func:`some_windows`, where ``use_sliding_window`` switches them on and ``sliding_window`` is a number; else
+    no layer may slide. ``window``: where it is absent."""
+    none = reader.null("sliding_window") or (window is None and raw.get("sliding_window") is None)
+    if none or not reader.flag("use_sliding_window", False):
+        return no_windows(raw, reader, where)
+    return some_windows(raw, reader, where, default(), window or 0)
+
+
+def windows_behind(reader: Reader, most: int) -> list[str]:
+    """The first ``max_window_layers`` see everything; ``most``: where that is absent."""
+    first = reader.within("max_window_layers", 0, _MOST, most)
+    return [FULL if index < first else SLIDING for index in range(reader.layers())]
 
 
 def every_nth_full(layers: int, every: int) -> list[str]:

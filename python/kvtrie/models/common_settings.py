@@ -158,8 +158,14 @@ WINDOW: Settings = {
 }
 NO_CHUNKS: Settings = {"attention_chunk_size": WINDOWLESS["attention_chunk_size"]}
 _SWITCHED = "of windows, which use_sliding_window switches on"
-# Of a family whose windows are switched on by ``use_sliding_window``, and are not computed.
+# Of a family whose windows are switched on by ``use_sliding_window``.
 SWITCHED_WINDOWS: Settings = {
+    "use_sliding_window": read("whether layers see windows, where sliding_window is a number"),
+    "sliding_window": read("tokens that a sliding layer sees, its own among them"),
+    "max_window_layers": read("where layer_types is absent, the first layers, which see everything"),
+}
+# Of one that has none to switch on.
+NO_WINDOWS_TO_SWITCH: Settings = {
     "use_sliding_window": neutral("windows of this family are not computed", False),
     "sliding_window": neutral(_SWITCHED),
     "max_window_layers": neutral(_SWITCHED),

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from ..errors import FormatError
 from .attention_group import AttentionGroup
-from .causal import CausalConfig, CausalModel
+from .causal import CausalConfig, CausalModel, no_windows
 from .common_settings import SIZE
 from .config import ModelConfig
 from .decoder import MixerPlan
@@ -80,6 +80,11 @@ class LatentModel(CausalModel):
             "attention_multiplier": _scale(raw, where, nope + rope),
             "interleaved": not cls.turns or _interleaved(reader),
         }
+
+    @classmethod
+    def windows(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        """None, also of families whose experts are those of one that has them."""
+        return no_windows(raw, reader, where)
 
     @classmethod
     def mixer(cls, config: CausalConfig, index: int) -> MixerPlan:  # noqa: ARG003 (all are alike)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..causal import CausalConfig, CausalModel, no_windows
-from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
+from ..causal import CausalConfig, CausalModel, no_windows, some_windows, windows_behind
+from ..common_settings import CHOSEN, COMMON, SIZE, WINDOW, WINDOWLESS, not_read
 from ..config import ModelConfig
 from ..experts_config import SHARED_LEAVES, Fields, count_of, scored_from_gguf
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan, Ranking
 from ..mtp import named_as_head
 from ..reader import Raw, Reader
+from ..rope_config import FULL
 from ..settings import Settings, read
 from ..stored import FURTHER
 from ..weights import WeightSource
@@ -53,10 +54,18 @@ def _glm_from_gguf(d: Description) -> dict[str, object]:
 class Dots1(CausalModel):
     family = "dots1"
     architectures: ClassVar[tuple[str, ...]] = ("Dots1ForCausalLM",)
-    settings: ClassVar[Settings] = {**COMMON, **EXPERTS, **WINDOWLESS, **not_read("mlp_bias")}
+    settings: ClassVar[Settings] = {
+        **COMMON,
+        **EXPERTS,
+        **WINDOW,
+        **not_read("mlp_bias"),
+        "max_window_layers": read("where layer_types is absent, the first layers, which see everything"),
+    }
     gguf: ClassVar[Mapping[str, GgufForm]] = {
         "dots1": GgufForm(
-            lambda d: {**d.attending(), **scored_from_gguf(d)}, SHARED_LEAVES, settings=gguf_settings.SCORED
+            lambda d: {**d.attending(), **scored_from_gguf(d), "sliding_window": None},
+            SHARED_LEAVES,
+            settings=gguf_settings.SCORED,
         )
     }
     defaults: ClassVar[Mapping[str, object]] = {
@@ -72,7 +81,6 @@ class Dots1(CausalModel):
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        no_windows(raw, reader, where)
         silent = cls.experts_where_silent
         count = count_of(raw, reader, "n_routed_experts", cls.experts_alias, 1, silent.get("n_routed_experts"))
         inner = reader.within("moe_intermediate_size", 1, _MOST, 1408)
@@ -85,7 +93,15 @@ class Dots1(CausalModel):
             "routed_scale": reader.number("routed_scaling_factor", 1.0),
             "norm_topk_prob": cls.normed(reader),
             "expert_layers": cls.sparse_layers(raw, reader, where),
+            **cls.windows(raw, reader, where),
         }
+
+    @classmethod
+    def windows(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        """What layers see."""
+        none = reader.null("sliding_window")
+        kinds = [FULL] * reader.layers() if none else windows_behind(reader, 62)
+        return some_windows(raw, reader, where, kinds, 4096)
 
     @classmethod
     def normed(cls, reader: Reader) -> bool:
@@ -120,6 +136,7 @@ class Glm4Moe(Dots1):
     brings_head = True
     settings: ClassVar[Settings] = {
         **Dots1.settings,
+        **WINDOWLESS,
         "use_qk_norm": read("whether each head of q and k is normed"),
         "num_mtp_layers": COMMON["mtp_*"],
     }
@@ -145,6 +162,10 @@ class Glm4Moe(Dots1):
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
         return {**super().own_fields(raw, reader, where), "head_norms": reader.flag("use_qk_norm")}
+
+    @classmethod
+    def windows(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        return no_windows(raw, reader, where)
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)

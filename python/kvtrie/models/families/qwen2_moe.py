@@ -9,12 +9,13 @@ import dataclasses
 
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..causal import CausalConfig, CausalModel, no_windows
+from ..causal import CausalConfig, CausalModel, no_windows, some_windows
 from ..common_settings import COMMON, SIZE, SWITCHED_WINDOWS, not_read
 from ..experts_config import LEAVES, MOST_EXPERTS, SPARSE, Fields, experts_from_gguf, shared_from_gguf, sparse_fields
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
 from ..reader import Raw, Reader
+from ..rope_config import FULL, SLIDING
 from ..settings import read
 
 _EXPERTS = {"num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632}
@@ -30,6 +31,8 @@ class Qwen2Moe(CausalModel):
         **SPARSE,
         "shared_expert_intermediate_size": SIZE,
         "qkv_bias": read("whether q, k and v have biases"),
+        "use_sliding_window": read("whether layers see windows"),
+        "max_window_layers": read("where layer_types is absent, every second of the first layers slides"),
     }
     gguf = {  # noqa: RUF012 (the same)
         "qwen2moe": GgufForm(
@@ -49,9 +52,12 @@ class Qwen2Moe(CausalModel):
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        no_windows(raw, reader, where)
         count = reader.within("num_experts", 0, MOST_EXPERTS, 60)
-        return {"attention_bias": reader.flag("qkv_bias", True), **sparse_fields(reader, count, _EXPERTS, norm=False)}
+        return {
+            "attention_bias": reader.flag("qkv_bias", True),
+            **sparse_fields(reader, count, _EXPERTS, norm=False),
+            **_windows(raw, reader, where),
+        }
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
@@ -60,3 +66,12 @@ class Qwen2Moe(CausalModel):
     @classmethod
     def experts(cls, config: CausalConfig) -> ExpertsPlan:
         return dataclasses.replace(super().experts(config), shared_gate=True)
+
+
+def _windows(raw: Raw, reader: Reader, where: str) -> Fields:
+    """Of every second one of the first ``max_window_layers`` layers, where ``use_sliding_window`` switches them on."""
+    if not reader.flag("use_sliding_window", False):
+        return no_windows(raw, reader, where)
+    most = reader.within("max_window_layers", 0, 2**31 - 1, 28)
+    kinds = [FULL if index % 2 or index >= most else SLIDING for index in range(reader.layers())]
+    return some_windows(raw, reader, where, kinds, 4096)

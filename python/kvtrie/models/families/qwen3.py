@@ -8,30 +8,24 @@ from __future__ import annotations
 
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..base import Model
+from ..causal import CausalConfig, CausalModel, switched_windows, windows_behind
 from ..common_settings import COMMON, SWITCHED_WINDOWS, not_read
-from ..config import ModelConfig, parse_config
-from ..decoder import LayerPlan, MlpPlan
+from ..experts_config import Fields
 from ..gguf_form import GgufForm
-from ..reader import Raw
-
-_DEFAULTS = {"head_dim": 128, "max_position_embeddings": 32_768, "num_key_value_heads": 32}
-_FIXED = {"mlp_bias": False}
+from ..reader import Raw, Reader
 
 
-class Qwen3(Model):
+class Qwen3(CausalModel):
     family = "qwen3"
     architectures = ("Qwen3ForCausalLM",)
     gguf = {"qwen3": GgufForm(lambda d: d.dense(), settings=gguf_settings.DENSE)}  # noqa: RUF012 (a ClassVar of Model's)
-    settings = {**COMMON, **SWITCHED_WINDOWS, **not_read(*_FIXED)}  # noqa: RUF012 (a ClassVar of Model's)
+    settings = {**COMMON, **SWITCHED_WINDOWS, **not_read("mlp_bias")}  # noqa: RUF012 (the same)
+    defaults = {"head_dim": 128, "max_position_embeddings": 32_768, "num_key_value_heads": 32}  # noqa: RUF012 (the same)
 
     @classmethod
-    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
-        return parse_config(
-            raw, model_type=cls.family, generation=generation, where=where, defaults=_DEFAULTS, fixed=_FIXED
-        )
+    def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
+        return switched_windows(raw, reader, where, lambda: windows_behind(reader, 28))
 
     @classmethod
-    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:  # noqa: ARG003 (all are alike)
-        bias = config.attention_bias
-        return LayerPlan(AttentionPlan(bias, bias, norms=True), MlpPlan(config.intermediate_size))
+    def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
+        return AttentionPlan(config.attention_bias, config.attention_bias, norms=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .. import gguf_settings
 from ..attention import AttentionPlan
-from ..causal import CausalConfig, CausalModel, no_windows
+from ..causal import CausalConfig, CausalModel, no_windows, one_window
 from ..common_settings import COMMON, NO_CHUNKS, SIZE, SWITCHED_WINDOWS, not_read
 from ..experts_config import LEAVES, SPARSE, Fields, count_of, experts_from_gguf, sparse_fields
 from ..gguf_form import GgufForm
@@ -19,7 +19,14 @@ _EXPERTS = {"num_experts_per_tok": 8, "moe_intermediate_size": 768}
 class Qwen3Moe(CausalModel):
     family = "qwen3_moe"
     architectures = ("Qwen3MoeForCausalLM",)
-    settings = {**COMMON, **SWITCHED_WINDOWS, **NO_CHUNKS, **not_read("mlp_bias"), **SPARSE, "num_local_experts": SIZE}  # noqa: RUF012 (a ClassVar of Model's)
+    settings = {  # noqa: RUF012 (a ClassVar of Model's)
+        **COMMON,
+        **SWITCHED_WINDOWS,
+        **NO_CHUNKS,
+        **not_read("mlp_bias", "max_window_layers"),
+        **SPARSE,
+        "num_local_experts": SIZE,
+    }
     gguf = {  # noqa: RUF012 (the same)
         "qwen3moe": GgufForm(
             lambda d: {**d.attending(), **experts_from_gguf(d), "norm_topk_prob": True},
@@ -31,10 +38,16 @@ class Qwen3Moe(CausalModel):
 
     @classmethod
     def own_fields(cls, raw: Raw, reader: Reader, where: str) -> Fields:
-        no_windows(raw, reader, where)
         count = count_of(raw, reader, "num_experts", "num_local_experts", 0, 128)
-        return {**sparse_fields(reader, count, _EXPERTS, norm=False)}
+        return {**sparse_fields(reader, count, _EXPERTS, norm=False), **_windows(raw, reader, where)}
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
         return AttentionPlan(config.attention_bias, config.attention_bias, norms=True)
+
+
+def _windows(raw: Raw, reader: Reader, where: str) -> Fields:
+    """Of all layers, or of none."""
+    if reader.flag("use_sliding_window", False):
+        return one_window(raw, reader, where, 4096)
+    return no_windows(raw, reader, where)

@@ -14,7 +14,7 @@ from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..attention_group import AttentionGroup
 from ..base import Model
-from ..common_settings import CHOSEN, COMMON, SIZE, SWITCHED_WINDOWS, not_read
+from ..common_settings import CHOSEN, COMMON, NO_WINDOWS_TO_SWITCH, SIZE, not_read
 from ..config import (
     ModelConfig,
     check,
@@ -73,7 +73,7 @@ _LINEAR_DEFAULTS = {
 }
 HYBRID: Settings = {
     **COMMON,
-    **SWITCHED_WINDOWS,
+    **NO_WINDOWS_TO_SWITCH,
     **not_read("mlp_bias", "attention_chunk_size"),
     "full_attention_interval": read("where layer_types is absent, each n-th layer sees everything"),
     **dict.fromkeys(_LINEAR_DEFAULTS, SIZE),
