@@ -224,9 +224,10 @@ def test_an_adapter_without_its_tensors_or_without_its_base(tmp_path: Path) -> N
         kv.models.load(tmp_path)
 
 
-TARGETS = ["q_proj", "k_proj", "o_proj", "in_proj_qkv", "in_proj_qkvz", "out_proj", "shared_expert_gate", "lm_head"]
-# peft refuses it beside Mamba-2; of LFM2 it is refused here by name, as is any change of Nemotron-H.
-LEFT = dict.fromkeys(("falcon_h1", "lfm2", "lfm2_moe"), ("out_proj",))
+# w1 and out_proj of LFM2 and all of Nemotron-H have other names here, qkv_proj and gate_up_proj are several matrices.
+TARGETS = ["q_proj", "k_proj", "o_proj", "in_proj_qkv", "in_proj_qkvz", "out_proj", "shared_expert_gate", "lm_head",
+           "qkv_proj", "gate_up_proj", "w1"]  # fmt: skip
+LEFT = dict.fromkeys(("falcon_h1", "nemotron_h"), ("out_proj",))  # peft refuses it beside Mamba-2
 
 
 def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 @pytest.mark.ci  # peft takes seconds to import
-@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"nemotron_h"}))
+@pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_logits_are_those_of_peft(name: str, tmp_path: Path) -> None:
     """Saved by peft beside the base that transformers saved; not merged on peft's side."""
     import peft

@@ -23,7 +23,7 @@ from .._paths import path_text
 from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupportedError
 from . import default
 from .account import settle_config
-from .adapter import apply_adapter, settle_adapter, without_base
+from .adapter import adapter_of, settle_adapter, without_base
 from .base import DTYPES, Model
 from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
@@ -196,8 +196,12 @@ def _load_folder(folder: Path, kept: Kept, progress: bool | Progress | None) -> 
     found = _read_folder(folder)
     family = found.family
     config = family.parse_config(found.raw, found.generation, found.where)
-    config, sources = _settled_sources(family, config, open_folder(folder))
-    config, sources = apply_adapter(folder, config, sources)
+    adapter, stored = adapter_of(folder), open_folder(folder)
+    if adapter is not None:
+        stored = adapter.over_stored(stored, family.name_in_transformers)
+    config, sources = _settled_sources(family, config, stored)
+    if adapter is not None:
+        config, sources = adapter.over(config, sources)
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
     other = of_another_form(folder)
     if other is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +32,7 @@ from .weights import ADAPTER, STORED, Array, WeightSource, open_file, read_json,
 
 CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
+_KEPT = (HEAD, EMBEDDING)  # which may be one
 _MOST = 2**20
 _OFF: tuple[object, ...] = (False, [], {}, "")  # what switches a feature of peft off, beside null
 
@@ -96,33 +97,52 @@ def settle_adapter(folder: Path) -> Account:
     return {CONFIG: settle(raw, SETTINGS, str(path))}
 
 
-def apply_adapter(
-    folder: Path, config: Config, sources: Mapping[str, WeightSource]
-) -> tuple[Config, dict[str, WeightSource]]:
-    """``config`` and ``sources`` with the folder's adapter merged; as they are where it has none.
+class Adapter:
+    """A folder's: its changes, by the layers' names in transformers, and what it holds of the base."""
 
-    ``sources``: the base's, under the names that the model uses. A change of a tied head makes a head of its own.
-    Raises ``kv.errors.NotSupportedError`` for what cannot be merged, ``kv.errors.FormatError`` for an adapter that does
-    not fit the base.
-    """
-    found, path = dict(sources), folder / CONFIG
-    if not path.exists():
+    def __init__(self, folder: Path) -> None:
+        self._raw, self._where = read_json(folder / CONFIG), str(folder / CONFIG)
+        self._changes, self._copies = _stored(folder)
+        _check_targets(self._changes, self._raw, self._where)
+
+    def over_stored(
+        self, stored: Mapping[str, WeightSource], name_in_transformers: Callable[[str], str]
+    ) -> dict[str, WeightSource]:
+        """What a file stores, with the changes of layers that transformers has as they are stored. A family may then
+        rename them, or take them apart."""
+        found, names = dict(stored), {name_in_transformers(name): name for name in stored}
+        for module in [*self._changes]:
+            name = names.get(f"{text_name(module)}.weight")
+            if name is not None and len(stored[name].shape) == 2 and f"{text_name(module)}.weight" not in _KEPT:
+                found[name] = self._merge(found[name], module)
+        return found
+
+    def over(self, config: Config, sources: Mapping[str, WeightSource]) -> tuple[Config, dict[str, WeightSource]]:
+        """``config`` and ``sources``, by the names that the model uses, with all other changes. One of a tied head
+        makes a head of its own."""
+        found = dict(sources)
+        _check_copies(self._copies, sources)
+        for module, change in [*self._changes.items()]:
+            name = f"{text_name(module)}.weight"
+            if name == HEAD and config.tie_word_embeddings:
+                config = dataclasses.replace(config, tie_word_embeddings=False)
+                found[HEAD] = dataclasses.replace(found[EMBEDDING], name=HEAD)
+            if name not in found or len(found[name].shape) != 2 or name == EMBEDDING:
+                raise NotSupportedError(
+                    f"[models.load] {change.a.origin}: {module}: got a change of what is no linear layer of the base"
+                )
+            found[name] = self._merge(found[name], module)
         return config, found
-    raw = read_json(path)
-    changes, copies = _stored(folder)
-    _check_targets(changes, raw, str(path))
-    _check_copies(copies, sources)
-    for module, change in changes.items():
-        name = f"{text_name(module)}.weight"
-        if name == HEAD and config.tie_word_embeddings:
-            config = dataclasses.replace(config, tie_word_embeddings=False)
-            found[HEAD] = dataclasses.replace(found[EMBEDDING], name=HEAD)
-        if name not in found or len(found[name].shape) != 2 or name == EMBEDDING:
-            raise NotSupportedError(
-                f"[models.load] {change.a.origin}: {module}: got a change of what is no linear layer of the base"
-            )
-        found[name] = _merged(found[name], change, _scale(module, raw, change, str(path)))
-    return config, found
+
+    def _merge(self, base: WeightSource, module: str) -> WeightSource:
+        change = self._changes.pop(module)
+        return _merged(base, change, _scale(module, self._raw, change, self._where))
+
+
+def adapter_of(folder: Path) -> Adapter | None:
+    """Raises ``kv.errors.NotSupportedError`` for what cannot be merged, ``kv.errors.FormatError`` for an adapter that
+    does not fit the base, as do its methods."""
+    return Adapter(folder) if (folder / CONFIG).exists() else None
 
 
 def _stored(folder: Path) -> tuple[dict[str, Change], dict[str, WeightSource]]:

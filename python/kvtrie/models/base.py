@@ -40,7 +40,7 @@ from .step_inputs import Positions, Rope, Rows, StepLike, checked_tokens, ropes_
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
-from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
+from .weights import Array, Progress, WeightSource, text_name, text_sources, tqdm_progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,6 +66,7 @@ class Model(WithHead):
     shifts: ClassVar[bool] = True  # whether stored keys can be rotated on, which norms behind a rotation do not allow
     packed: ClassVar[tuple[str, ...]] = ()  # methods of ``quantization_config`` whose weights it reads
     ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
+    name_in_transformers = staticmethod(text_name)  # of a stored tensor
 
     config: ModelConfig
     device: Device
@@ -139,10 +140,8 @@ class Model(WithHead):
         config: ModelConfig,  # noqa: ARG003 (families look at it)
         sources: Mapping[str, WeightSource],
     ) -> dict[str, WeightSource]:
-        """The checkpoint's tensors under the names and in the shapes of ``tensor_shapes``, where it differs from them.
-
-        Here: the text model of a checkpoint that also has other parts; see :func:`text_sources`.
-        """
+        """The checkpoint's tensors under the names and in the shapes of ``tensor_shapes``, where it differs from them;
+        here those of its text model, where it has other parts, too (:func:`text_sources`)."""
         return text_sources(sources)
 
     @classmethod

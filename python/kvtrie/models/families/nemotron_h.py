@@ -27,7 +27,7 @@ from ..rope_config import FULL, SLIDING, RopeFields
 from ..settings import Settings, neutral, read, refused
 from ..states import States
 from ..stored import FURTHER
-from ..weights import WeightSource
+from ..weights import WeightSource, text_name
 from .glm4_moe import group_choice
 
 if TYPE_CHECKING:
@@ -249,6 +249,10 @@ class NemotronH(RecurrentModel):
         assert isinstance(config, RecurrentConfig)
         layers = tuple(index for index, kind in enumerate(config.layer_types) if kind == LINEAR)
         return mamba2_states(layers, config)
+
+    @staticmethod
+    def name_in_transformers(name: str) -> str:
+        return _plain(text_name(name))
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
