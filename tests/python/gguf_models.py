@@ -85,7 +85,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def _tensors(architecture: str, config: Any, weights: Mapping[str, Any]) -> dict[str, Any]:
-    kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    known = {"deepseek32": "glm-dsa"}.get(architecture, architecture)  # the package does not know it yet
+    kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     found = {}
     weights = _fused(weights) if architecture in FUSED else _stacked(weights)

@@ -32,6 +32,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 512,
         "max_position_embeddings": 2048,
     },
+    # llama.cpp turns index keys by a matrix of Hadamard's of 64 numbers at a time.
+    **{key: {"index_head_dim": 64} for key in ("deepseek32", "glm-dsa", "glm-dsa-types", "glm-dsa-later")},
     "dots1": {"num_key_value_heads": 4, "attention_bias": False},
     "olmo2/windows": {
         "num_hidden_layers": 4,

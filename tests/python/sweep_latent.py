@@ -220,7 +220,35 @@ def latent_forms(scored: Callable[[Any], Raw]) -> dict[str, tuple[str, str, Raw,
     """Of checkpoint_variants.Form. ``scored``: what a file says of experts that are scored."""
     limited = {**LATENT_VARIANTS["deepseek_v2-limited"][1], "q_lora_rank": None}
     yarn = {**_YARN, "mscale": 0.9, "mscale_all_dim": 0.9, "beta_fast": 8.0}
+
+    def indexed(c: Any) -> Raw:
+        sizes = {"head_count": c.index.heads, "key_length": c.index.dim, "top_k": c.index.most}
+        return {
+            **scored(c),
+            **latent_keys(c),
+            **{f"attention__indexer__{key}": value for key, value in sizes.items()},
+        }
+
+    types = ["full", "shared", "full"]
     return {
+        "deepseek32": ("deepseek_v32", "deepseek32", {}, indexed),
+        "glm-dsa": ("glm_moe_dsa", "glm-dsa", {"indexer_types": ["full"] * 3}, indexed),
+        "glm-dsa-types": (
+            "glm_moe_dsa",
+            "glm-dsa",
+            {"indexer_types": types, "q_lora_rank": 16},
+            lambda c: {**indexed(c), "attention__indexer__types": [each == "full" for each in types]},
+        ),
+        "glm-dsa-later": (  # GLM-5.2, whose files need not say which layers have an index
+            "glm_moe_dsa",
+            "glm-dsa",
+            {
+                "num_hidden_layers": 6,
+                "max_position_embeddings": 2**20,
+                "indexer_types": ["full", "full", "full", "shared", "shared", "shared"],
+            },
+            indexed,
+        ),
         "deepseek2": ("deepseek_v3", "deepseek2", {}, lambda c: {**scored(c), **latent_keys(c)}),
         "deepseek2-yarn": (
             "deepseek_v3",

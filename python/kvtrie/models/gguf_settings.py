@@ -310,6 +310,12 @@ LATENT: Settings = {
     ".expert_gating_func": read("0, 1: experts' shares, DeepSeek-V2; 2: their sigmoid, DeepSeek-V3"),
     ".rope.scaling.yarn_log_multiplier": read("a tenth of mscale and mscale_all_dim, which scale scores"),
 }
+INDEXED: Settings = {
+    ".attention.indexer.head_count": read("heads of the index"),
+    ".attention.indexer.key_length": read("size of an index key"),
+    ".attention.indexer.top_k": read("keys that a row attends to"),
+    ".expert_gating_func": neutral("sigmoid", 0, 2),
+}
 SHARES: Settings = {  # of experts in groups that are chosen by their shares
     **SCORED,
     ".expert_weights_norm": _NOT_NORMED,

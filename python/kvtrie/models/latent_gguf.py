@@ -1,5 +1,7 @@
 """Latent attention in GGUF files of llama.cpp's ``deepseek2``, as a ``config.json``: DeepSeek, Kimi K2, GLM-4.7-Flash.
 
+``deepseek32`` and ``glm-dsa`` say the same, and what their index has (``index_from_gguf``).
+
 Files say the sizes in one of two ways. Newer ones describe what attention computes, queries of many heads on one head
 of keys, and have the sizes of the model's heads under keys of their own:
 
@@ -30,6 +32,14 @@ LATENT_LEAVES = {
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
+}
+
+INDEXED_LEAVES = {
+    **LATENT_LEAVES,
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
 }
 
 
@@ -92,6 +102,12 @@ def latent_sizes(d: Description, *, newer: bool) -> dict[str, object]:
         "qk_nope_head_dim": key - rope,
         "v_head_dim": value,
     }
+
+
+def index_from_gguf(d: Description) -> dict[str, object]:
+    """Sizes of the index, and how many keys it chooses."""
+    named = {"index_n_heads": "head_count", "index_head_dim": "key_length", "index_topk": "top_k"}
+    return {name: d.keys.integer(f".attention.indexer.{key}") for name, key in named.items()}
 
 
 def _scaling(d: Description, theta: float, rope: int) -> dict[str, object]:

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...errors import FormatError, NotSupportedError
+from .. import gguf_settings
 from ..attention_group import AttentionGroup
 from ..causal import CausalConfig
 from ..common_settings import SIZE, not_read
 from ..config import ModelConfig, layer_kinds
 from ..decoder import MixerPlan
-from ..experts_config import Fields
+from ..experts_config import Fields, scored_from_gguf
 from ..gguf_form import GgufForm
 from ..indexed import NO_INDEX, IndexedPlan, IndexSizes
 from ..latent_config import LatentConfig
+from ..latent_gguf import INDEXED_LEAVES, index_from_gguf, latent_from_gguf
 from ..reader import Raw, Reader, changed
 from ..rope_arguments import RopeArguments
 from ..rope_config import FULL
@@ -53,7 +55,13 @@ class DeepseekV32(DeepseekV3):
     brings_head: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     index_interleaved: ClassVar[bool] = False
-    gguf: ClassVar[Mapping[str, GgufForm]] = {}
+    gguf: ClassVar[Mapping[str, GgufForm]] = {
+        "deepseek32": GgufForm(
+            lambda d: {**latent_from_gguf(d), **scored_from_gguf(d), **index_from_gguf(d)},
+            INDEXED_LEAVES,
+            {**gguf_settings.SCORED, **gguf_settings.LATENT, **gguf_settings.INDEXED},
+        )
+    }
     settings: ClassVar[Settings] = {
         **DeepseekV3.settings,
         **not_read("mlp_bias"),

@@ -10,12 +10,19 @@ The index rotates neighbouring numbers against each other, where DeepSeek-V3.2's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError
+from .. import gguf_settings
+from ..experts_config import scored_from_gguf
+from ..gguf_form import GgufForm
+from ..latent_gguf import INDEXED_LEAVES, index_from_gguf, latent_from_gguf
 from ..reader import Raw, Reader
 from ..settings import Settings, neutral, read
 from .deepseek_v32 import DeepseekV32
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 _FULL, _SHARED = "full", "shared"
 _LETTERS = {"F": _FULL, "S": _SHARED}
@@ -26,6 +33,21 @@ class GlmMoeDsa(DeepseekV32):
     family = "glm_moe_dsa"
     architectures: ClassVar[tuple[str, ...]] = ("GlmMoeDsaForCausalLM",)
     index_interleaved: ClassVar[bool] = True
+    gguf: ClassVar[Mapping[str, GgufForm]] = {
+        "glm-dsa": GgufForm(
+            lambda d: {**latent_from_gguf(d), **scored_from_gguf(d), **index_from_gguf(d), "indexer_types": _types(d)},
+            INDEXED_LEAVES,
+            {
+                **gguf_settings.SCORED,
+                **gguf_settings.LATENT,
+                **gguf_settings.INDEXED,
+                ".attention.indexer.types": read(
+                    "which layers choose keys; if absent all, or in files of 2^20 tokens and more the first two and "
+                    "then one of four"
+                ),
+            },
+        )
+    }
     settings: ClassVar[Settings] = {
         **DeepseekV32.settings,
         "indexer_types": read("which layers choose keys: full or shared; before index_topk_pattern"),
@@ -65,6 +87,18 @@ class GlmMoeDsa(DeepseekV32):
                 "before it chooses keys"
             )
         return tuple(index for index in range(layers) if kinds[index] == _FULL)
+
+
+def _types(d: Description) -> list[str]:
+    """Of each layer. Files that do not say it are of GLM-5 and 5.1, or of GLM-5.2, which takes more tokens."""
+    key, later = ".attention.indexer.types", d.keys.integer(".context_length") >= 2**20
+    if not d.keys.has(key):
+        full = [not later or layer < 2 or layer % 4 == 2 for layer in range(d.layers)]
+    elif d.keys.is_list(key):
+        full = d.keys.flags(key, d.layers, "layer")
+    else:
+        full = [d.keys.integer(key, 0, 1) == 1] * d.layers
+    return [_FULL if each else _SHARED for each in full]
 
 
 def _kinds(raw: Raw, reader: Reader, layers: int) -> tuple[str, object]:
