@@ -20,10 +20,10 @@ import numpy as np
 
 from .._arguments import converting, refusal, shown
 from ..errors import ArgumentError
+from ..thinking.reasoning import NAMES
 from .prompts import OwnText
 from .template_probe import Plain, Reads, Values, View
 
-REASONING = ("reasoning_content", "thinking", "reasoning")  # names that APIs have for it, the usual one first
 # Arguments of its apply_chat_template that are none here: what they ask for would be missing without a word.
 _OF_TRANSFORMERS = frozenset(
     (
@@ -89,7 +89,7 @@ def _normalised(message: object, name: str) -> Values:
         kept: Values = {
             plain(key, name): _plain_field(key, value, name) for key, value in fields.items() if value is not None
         }
-    thought = next((kept[each] for each in REASONING if each in kept), None)
+    thought = next((kept[each] for each in NAMES if each in kept), None)
     return kept if thought is None else {"thinking": thought, **kept, "reasoning_content": thought}
 
 

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ArgumentError
-from ..models.tokenizer import Tokenizer
 from .reasoning import delimiters_of
+
+if TYPE_CHECKING:
+    from ..models.tokenizer import Tokenizer
 
 Variables = dict[str, object]  # of a chat template
 

@@ -10,11 +10,15 @@ Units: tokens. Threads: a limit belongs to one request.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from ..models.tokenizer import Tokenizer
 from ..sampling import Logits, Tokens
 from .reasoning import AnswerReader
+
+if TYPE_CHECKING:
+    from ..models.tokenizer import Tokenizer
 
 _SPELLED = 32  # tokens that spell a delimiter, at most
 

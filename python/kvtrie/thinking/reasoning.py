@@ -26,6 +26,7 @@ from .harmony import HarmonyReader, is_harmony
 from .marks import begun
 from .piece_reader import Piece, PieceReader
 
+NAMES = ("reasoning_content", "thinking", "reasoning")  # that messages have for it, the usual one first
 DELIMITERS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),

@@ -22,8 +22,8 @@ from typing import Any
 
 import kvtrie as kv
 from kvtrie._paths import path_text
-from kvtrie.models.template_messages import REASONING
 
+from ...thinking.reasoning import NAMES
 from .conversation import FIRST_BRANCH, Conversation, Turn
 
 FORMAT, VERSION = "kvtrie chat", 1
@@ -146,7 +146,7 @@ def _content(message: Any, role: str, where: str) -> str:
 
 def _reasoning(message: Mapping[str, object], where: str) -> str:
     """REQUIRES: it has a role."""
-    found = next((message[name] for name in REASONING if message.get(name) is not None), "")
+    found = next((message[name] for name in NAMES if message.get(name) is not None), "")
     return _text(found, f"{where}: reasoning of assistant")
 
 
