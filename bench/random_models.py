@@ -115,14 +115,6 @@ SHAPES["blocks"] = {
     "indexer_compress_ratio": 4,
 }
 KINDS = ("tiny", *SHAPES)
-_FAMILIES = {
-    "llama": "Llama",
-    "gemma3_text": "Gemma3",
-    "qwen3_5_text": "Qwen35",
-    "qwen3_5_moe_text": "Qwen35Moe",
-    "deepseek_v32": "DeepseekV32",
-    "qwen4_exp_text": "Qwen4Exp",
-}
 
 
 def config(kind: str) -> Any:
@@ -135,14 +127,18 @@ def config(kind: str) -> Any:
 
 def family(model_type: str) -> Any:
     """The class that computes models of this type."""
-    return getattr(kv.models, _FAMILIES[model_type])
+    return kv.models._FAMILIES[model_type]
 
 
 def weights(kind: str, seed: int = 5) -> dict[str, np.ndarray]:
     """Every tensor by its checkpoint name: matrices float16, the others float32."""
     if kind == "tiny":
         return {name: _shipped(source) for name, source in open_folder(TINY).items()}
-    found = config(kind)
+    return weights_of(config(kind), seed)
+
+
+def weights_of(found: Any, seed: int = 5) -> dict[str, np.ndarray]:
+    """The same for any ``ModelConfig``."""
     random = np.random.default_rng(seed)
     shapes = family(found.model_type).tensor_shapes(found)
     return {name: _random(random, name, shape, found) for name, shape in shapes.items()}

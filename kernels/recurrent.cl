@@ -15,7 +15,10 @@
 #define CONV_WIDTH 4  // taps of the convolution
 #endif
 #ifndef CONV_BLOCK
-#define CONV_BLOCK 16  // channels of one work-item: a multiple of VW for vectors, 1 for neighbouring lanes
+#define CONV_BLOCK 256  // channels of one work-item: a multiple of VW for vectors, 1 for neighbouring lanes
+#endif
+#ifndef CONV_ROWS
+#define CONV_ROWS 8  // rows of all its channels that it goes through at a time
 #endif
 #ifndef DELTA_DIM
 #define DELTA_DIM 128
@@ -30,7 +33,13 @@
 #define LANES 1  // more: work-items that share each row's k and q through local memory; then DELTA_ROWS is 1
 #endif
 #ifndef DELTA_TILE
-#define DELTA_TILE 8  // rows of k and q in local memory at a time
+#define DELTA_TILE 8  // rows of k and q beside each other at a time
+#endif
+#ifndef DELTA_VW
+#define DELTA_VW ROW_VW  // floats of the vectors of states: ROW_VW, or twice as many
+#endif
+#ifndef HELD
+#define HELD DELTA_ROWS  // rows of S in registers at a time; divides DELTA_ROWS
 #endif
 
 #include "vector.clh"
@@ -45,16 +54,17 @@
 
 // ---- causal convolution ---------------------------------------------------------------------------------------------
 
-// T: the numbers of `c` and its neighbours; `inputs` holds the last CONV_WIDTH inputs, oldest first.
-#define CONVOLVE(NAME, T, READ, WRITE)                                                                                \
-  void NAME(__global const float* x, T* taps, __global const STORAGE(CONV_STATE) * in,                                \
-            __global STORAGE(CONV_STATE) * out, __global const int* table, __global const int* run, __global float* y,\
-            int dim, int c) {                                                                                         \
-    T inputs[CONV_WIDTH];                                                                                             \
+// T: the numbers of `c` and its neighbours; `inputs` holds the last CONV_WIDTH inputs, oldest first. BEGIN reads those
+// before the first row; NAME goes through rows `t` to `end` - 1 and returns which write comes next.
+#define CONVOLVE(NAME, BEGIN, T, READ, WRITE)                                                                         \
+  void BEGIN(T* inputs, __global const STORAGE(CONV_STATE) * in, int slot, int dim, int c) {                          \
     for (int i = 0; i < CONV_TAIL; ++i)                                                                               \
-      inputs[i] = run[2] < 0 ? (T)(0.0f) : READ(CONV_STATE, in + ((ulong)run[2] * CONV_TAIL + i) * dim + c);          \
-    int write = run[3];                                                                                               \
-    for (int t = 0; t < run[1]; ++t) {                                                                                \
+      inputs[i] = slot < 0 ? (T)(0.0f) : READ(CONV_STATE, in + ((ulong)slot * CONV_TAIL + i) * dim + c);              \
+  }                                                                                                                   \
+  int NAME(__global const float* x, const T* taps, T* inputs, __global STORAGE(CONV_STATE) * out,                     \
+           __global const int* table, __global const int* run, int write, __global float* y, int dim, int c, int t,   \
+           int end) {                                                                                                 \
+    for (; t < end; ++t) {                                                                                            \
       const ulong at = (ulong)(run[0] + t) * dim + c;                                                                 \
       inputs[CONV_TAIL] = READ(0, x + at);                                                                            \
       T sum = taps[0] * inputs[0];                                                                                    \
@@ -66,9 +76,10 @@
         WRITE(CONV_STATE, inputs[i], out + ((ulong)table[write + 1] * CONV_TAIL + i) * dim + c);                      \
       write += 2;                                                                                                     \
     }                                                                                                                 \
+    return write;                                                                                                     \
   }
-CONVOLVE(convolve_vector, VEC, READ_VEC, WRITE_VEC)
-CONVOLVE(convolve_one, float, READ1, WRITE1)
+CONVOLVE(convolve_vector, begin_vector, VEC, READ_VEC, WRITE_VEC)
+CONVOLVE(convolve_one, begin_one, float, READ1, WRITE1)
 
 KERNEL void causal_conv1d(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict weight,
                           ulong weight_offset, __global const STORAGE(CONV_STATE) * in, ulong in_offset,
@@ -79,26 +90,49 @@ KERNEL void causal_conv1d(IDS __global const float* restrict x, ulong x_offset, 
   const int end = min(c + CONV_BLOCK, dim);
   x += x_offset, weight += weight_offset, in += in_offset, out += out_offset, y += y_offset;
 #if CONV_BLOCK >= VW
-  for (; c + VW <= end; c += VW) {
-    VEC taps[CONV_WIDTH];
+  VEC taps[CONV_BLOCK / VW][CONV_WIDTH], inputs[CONV_BLOCK / VW][CONV_WIDTH];
+  const int vectors = (end - c) / VW;
+  for (int i = 0; i < vectors; ++i) {
     for (int j = 0; j < CONV_WIDTH; ++j) {
       float tap[VW];
-      for (int i = 0; i < VW; ++i) tap[i] = weight[(c + i) * CONV_WIDTH + j];
-      taps[j] = LOAD(tap);
+      for (int n = 0; n < VW; ++n) tap[n] = weight[(c + VW * i + n) * CONV_WIDTH + j];
+      taps[i][j] = LOAD(tap);
     }
-    convolve_vector(x, taps, in, out, table, run, y, dim, c);
+    begin_vector(inputs[i], in, run[2], dim, c + VW * i);
   }
+  // Some rows of all channels at a time: a row's neighbours are in other pages of memory.
+  for (int t = 0, write = run[3], next; t < run[1]; t += CONV_ROWS, write = next) {
+    for (int i = 0; i < vectors; ++i)
+      next = convolve_vector(x, taps[i], inputs[i], out, table, run, write, y, dim, c + VW * i, t,
+                             min(t + CONV_ROWS, run[1]));
+  }
+  c += VW * vectors;
 #endif
   for (; c < end; ++c) {
-    float taps[CONV_WIDTH];
+    float taps[CONV_WIDTH], inputs[CONV_WIDTH];
     for (int j = 0; j < CONV_WIDTH; ++j) taps[j] = weight[c * CONV_WIDTH + j];
-    convolve_one(x, taps, in, out, table, run, y, dim, c);
+    begin_one(inputs, in, run[2], dim, c);
+    convolve_one(x, taps, inputs, out, table, run, run[3], y, dim, c, 0, run[1]);
   }
 }
 
 // ---- gated delta rule -----------------------------------------------------------------------------------------------
 
+#undef VW
+#define VW DELTA_VW
+#include "exp.clh"  // each time
 #define DELTA_VECTORS ((DELTA_DIM + VW - 1) / VW)
+
+// sum_lanes of a vector of VW.
+#if DELTA_VW > ROW_VW
+#define sum_state(x) sum_lanes((x).lo + (x).hi)
+#else
+#define sum_state(x) sum_lanes(x)
+#endif
+
+#define KEEP_ALL(to, from)                              \
+  _Pragma("unroll") for (int r = 0; r < HELD; ++r)      \
+    _Pragma("unroll") for (int i = 0; i < DELTA_VECTORS; ++i) to[r][i] = from[r][i]
 
 // Numbers VW i to VW (i + 1) - 1 of a row of DELTA_DIM; zeros beyond it.
 VEC load_vector(__global const float* row, int i) {
@@ -124,54 +158,48 @@ void store_vector(VEC x, __global float* row, int i) {
   STORE(x, row + VW * i);
 }
 
-#if LANES > 1
-#define SHARED __local
-#define ROW_VECTOR(row, i) LOAD(row + VW * i)  // rows in local memory have VW DELTA_VECTORS numbers, zeros beyond DELTA_DIM
-#else
-#define SHARED __global
-#define ROW_VECTOR(row, i) load_vector(row, i)
-#endif
-
 #if DELTA_CHANNELS
 #define DECAYS DELTA_DIM  // of a head
-#define DECAY __global const float*
-#define DECAY_AT(g) (g)
 #else
 #define DECAYS 1
-#define DECAY float
-#define DECAY_AT(g) exp(*(g))
 #endif
 
-// One row for DELTA_ROWS rows of S; v and y point at the first of them. g: DECAY_AT the logarithms of the head's decays.
-void delta_step(VEC S[DELTA_ROWS][DELTA_VECTORS], SHARED const float* k, SHARED const float* q,
-                DECAY g, float beta, __global const float* v, __global float* y) {
-  VEC seen[DELTA_ROWS], sum[DELTA_ROWS];
-  float u[DELTA_ROWS];
-  for (int r = 0; r < DELTA_ROWS; ++r) seen[r] = sum[r] = (VEC)(0.0f);
-#if DELTA_CHANNELS
-  const float decay = 1.0f;  // S has faded when its columns were looked at
+// Rows of a sequence that go through S before it is put back, and rows of k and q that lie beside each other meanwhile,
+// of WIDTH numbers with zeros beyond DELTA_DIM. Where they come from, the rows of one head may be a multiple of the
+// distance at which a cache keeps lines in the same few places.
+#define WIDTH (VW * DELTA_VECTORS)
+#if LANES > 1
+#define SHARED __local
+#define TOGETHER 1  // of a tile: arrays that a loop counts through would not be in registers
 #else
-  const float decay = g;
+#define SHARED __private
+#define TOGETHER DELTA_TILE
 #endif
-#pragma unroll
-  for (int i = 0; i < DELTA_VECTORS; ++i) {
-    const VEC key = ROW_VECTOR(k, i);
-#if DELTA_CHANNELS
-    const VEC fade = JOIN(exp_, VW)(load_vector(g, i));
-    for (int r = 0; r < DELTA_ROWS; ++r) S[r][i] = fade * S[r][i];
-#endif
-    for (int r = 0; r < DELTA_ROWS; ++r) seen[r] = FMA(S[r][i], key, seen[r]);
+
+// LANES work-items copy `count` rows of k and q, `stride` numbers apart.
+void share_rows(__global const float* k, __global const float* q, SHARED float* keys, SHARED float* queries,
+                ulong stride, int count) {
+#if LANES > 1
+  SYNC;
+  for (int i = get_local_id(0); i < count * WIDTH; i += LANES) {
+    const int t = i / WIDTH, d = i % WIDTH;
+    keys[i] = d < DELTA_DIM ? k[t * stride + d] : 0.0f;
+    queries[i] = d < DELTA_DIM ? q[t * stride + d] : 0.0f;
   }
-  for (int r = 0; r < DELTA_ROWS; ++r) u[r] = beta * (v[r] - decay * sum_lanes(seen[r]));
-#pragma unroll
-  for (int i = 0; i < DELTA_VECTORS; ++i) {
-    const VEC key = ROW_VECTOR(k, i), query = ROW_VECTOR(q, i);
-    for (int r = 0; r < DELTA_ROWS; ++r) {
-      S[r][i] = FMA((VEC)(u[r]), key, decay * S[r][i]);
-      sum[r] = FMA(S[r][i], query, sum[r]);
+  SYNC;
+#else
+  for (int t = 0; t < count; ++t) {
+    for (int i = 0; i < DELTA_VECTORS; ++i) {
+      STORE(load_vector(k + t * stride, i), keys + t * WIDTH + VW * i);
+      STORE(load_vector(q + t * stride, i), queries + t * WIDTH + VW * i);
     }
   }
-  for (int r = 0; r < DELTA_ROWS; ++r) y[r] = sum_lanes(sum[r]);
+#endif
+}
+
+// Where the rows of a tile that go through S at once end: at the next state that is wanted, or with the tile.
+int end_of_rows(__global const int* table, int write, int end_of_writes, int tile, int done, int rows) {
+  return min(write == end_of_writes ? rows : min(rows, table[write] - tile), done + TOGETHER);
 }
 
 void load_state(VEC S[DELTA_ROWS][DELTA_VECTORS], __global const float* in, ulong first_row, int slot) {
@@ -184,19 +212,61 @@ void store_state(VEC S[DELTA_ROWS][DELTA_VECTORS], __global float* out, ulong fi
     for (int i = 0; i < DELTA_VECTORS; ++i) store_vector(S[r][i], out + (first_row + r) * DELTA_DIM, i);
 }
 
-// LANES work-items copy `count` rows of k and q from row `row` to local memory.
-#if LANES > 1
-void share_rows(__global const float* k, __global const float* q, __local float* keys, __local float* queries,
-                ulong stride, int count) {
-  SYNC;
-  for (int i = get_local_id(0); i < count * VW * DELTA_VECTORS; i += LANES) {
-    const int t = i / (VW * DELTA_VECTORS), d = i % (VW * DELTA_VECTORS);
-    keys[i] = d < DELTA_DIM ? k[t * stride + d] : 0.0f;
-    queries[i] = d < DELTA_DIM ? q[t * stride + d] : 0.0f;
-  }
-  SYNC;
-}
+// What S is multiplied by before each of `count` rows: a number, or one for each column.
+#if DELTA_CHANNELS && LANES > 1
+#define FADES __global const float*
+#define FADE(fades, t, i) JOIN(exp_, VW)(load_vector(fades, i))
+#elif DELTA_CHANNELS
+#define FADES VEC*
+#define FADE(fades, t, i) fades[(t) * DELTA_VECTORS + (i)]
+#else
+#define FADES float*
 #endif
+
+// `count` rows for HELD rows of S; v and y point at the first of them, those of the next row are `heads` * `v_dim` on.
+void delta_rows(VEC S[HELD][DELTA_VECTORS], int count, SHARED const float* keys, SHARED const float* queries, FADES fades,
+                __global const float* beta, __global const float* v, __global float* y, int heads, int v_dim) {
+  VEC held[HELD][DELTA_VECTORS];
+  KEEP_ALL(held, S);
+  for (int t = 0; t < count; ++t) {
+    SHARED const float *k = keys + t * WIDTH, *q = queries + t * WIDTH;
+    const ulong row = (ulong)t * heads * v_dim;
+    VEC seen[HELD], sum[HELD];
+    float u[HELD];
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) seen[r] = sum[r] = (VEC)(0.0f);
+#if DELTA_CHANNELS
+    const float decay = 1.0f;  // S has faded when its columns were looked at
+#else
+    const float decay = fades[t];
+#endif
+#pragma unroll
+    for (int i = 0; i < DELTA_VECTORS; ++i) {
+      const VEC key = LOAD(k + VW * i);
+#if DELTA_CHANNELS
+      const VEC fade = FADE(fades, t, i);
+#pragma unroll
+      for (int r = 0; r < HELD; ++r) held[r][i] = fade * held[r][i];
+#endif
+#pragma unroll
+      for (int r = 0; r < HELD; ++r) seen[r] = FMA(held[r][i], key, seen[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) u[r] = beta[(ulong)t * heads] * (v[row + r] - decay * sum_state(seen[r]));
+#pragma unroll
+    for (int i = 0; i < DELTA_VECTORS; ++i) {
+      const VEC key = LOAD(k + VW * i), query = LOAD(q + VW * i);
+#pragma unroll
+      for (int r = 0; r < HELD; ++r) {
+        held[r][i] = FMA((VEC)(u[r]), key, decay * held[r][i]);
+        sum[r] = FMA(held[r][i], query, sum[r]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) y[row + r] = sum_state(sum[r]);
+  }
+  KEEP_ALL(S, held);
+}
 
 // Global ids: DELTA_ROWS rows of S, value head, sequence.
 KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __global const float* restrict k,
@@ -217,24 +287,29 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
   VEC S[DELTA_ROWS][DELTA_VECTORS];
   load_state(S, in + in_offset, ((ulong)run[2] * v_heads + head) * v_dim + first, mine ? run[2] : -1);
   int write = run[3];
-#if LANES > 1
-  __local float keys[DELTA_TILE * VW * DELTA_VECTORS], queries[DELTA_TILE * VW * DELTA_VECTORS];
-#endif
+  SHARED float keys[DELTA_TILE * WIDTH], queries[DELTA_TILE * WIDTH];
   for (int tile = 0; tile < run[1]; tile += DELTA_TILE) {
     const int rows = min(DELTA_TILE, run[1] - tile);
-#if LANES > 1
     share_rows(k + tile * stride, q + tile * stride, keys, queries, stride, rows);
-#endif
-    for (int i = 0; mine && i < rows; ++i) {
-      const int t = tile + i;
-      const ulong gate = (ulong)t * v_heads;
-#if LANES > 1
-      delta_step(S, keys + i * VW * DELTA_VECTORS, queries + i * VW * DELTA_VECTORS, DECAY_AT(g + gate * DECAYS), beta[gate],
-                 v + gate * v_dim, y + gate * v_dim);
+    for (int done = 0, next; mine && done < rows; done = next) {
+      next = end_of_rows(table, write, run[4], tile, done, rows);
+      const ulong at = (ulong)(tile + done) * v_heads;
+      __global const float* own = g + at * DECAYS;
+#if DELTA_CHANNELS && LANES > 1
+      FADES fades = own;
+#elif DELTA_CHANNELS
+      VEC fades[TOGETHER * DELTA_VECTORS];
+      for (int t = 0; t < next - done; ++t)
+        for (int i = 0; i < DELTA_VECTORS; ++i)
+          fades[t * DELTA_VECTORS + i] = JOIN(exp_, VW)(load_vector(own + (ulong)t * v_heads * DECAYS, i));
 #else
-      delta_step(S, k + t * stride, q + t * stride, DECAY_AT(g + gate * DECAYS), beta[gate], v + gate * v_dim, y + gate * v_dim);
+      float fades[TOGETHER];
+      for (int t = 0; t < next - done; ++t) fades[t] = exp(own[(ulong)t * v_heads]);
 #endif
-      if (write == run[4] || table[write] != t + 1) continue;
+      for (int r = 0; r < DELTA_ROWS; r += HELD)
+        delta_rows(S + r, next - done, keys + done * WIDTH, queries + done * WIDTH, fades, beta + at,
+                   v + at * v_dim + r, y + at * v_dim + r, v_heads, v_dim);
+      if (write == run[4] || table[write] != tile + next) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * v_heads + head) * v_dim + first);
       write += 2;
     }
@@ -243,47 +318,32 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
 
 // ---- the scan of Mamba-2 ---------------------------------------------------------------------------------------------
 
-#if LANES > 1
-#define SSD_ROWS 1  // S is in registers, which no loop over rows may count through
-#else
-#define SSD_ROWS DELTA_TILE
-#endif
-
-// `count` rows, at most SSD_ROWS, for DELTA_ROWS rows of S. The columns of S go through all of the rows one after the
-// other, so that each is read and written once; what a row adds up has the order of columns, however the rows are cut.
-// x, y and dt point at the first of them; their rows are `heads` apart, those of b and c `stride`.
-void ssd_rows(VEC S[DELTA_ROWS][DELTA_VECTORS], int count, SHARED const float* b, SHARED const float* c, ulong stride,
-              __global const float* dt, float least, float most, float a, float skip, __global const float* x,
-              __global float* y, int heads, int head_dim) {
-  VEC sum[SSD_ROWS][DELTA_ROWS];
-  float u[SSD_ROWS][DELTA_ROWS], decay[SSD_ROWS];
+// `count` rows for HELD rows of S; x and y point at the first of them, those of the next row are `heads` * `head_dim` on.
+void ssd_rows(VEC S[HELD][DELTA_VECTORS], int count, SHARED const float* keys, SHARED const float* queries,
+              const float* steps, const float* fades, float skip, __global const float* x, __global float* y, int heads,
+              int head_dim) {
+  VEC held[HELD][DELTA_VECTORS];
+  KEEP_ALL(held, S);
   for (int t = 0; t < count; ++t) {
-    const float step = fmin(fmax(dt[(ulong)t * heads], least), most);
-    decay[t] = exp(step * a);
-    for (int r = 0; r < DELTA_ROWS; ++r) {
-      sum[t][r] = (VEC)(0.0f);
-      u[t][r] = step * x[(ulong)t * heads * head_dim + r];
-    }
-  }
-#if LANES > 1
+    SHARED const float *b = keys + t * WIDTH, *c = queries + t * WIDTH;
+    const ulong row = (ulong)t * heads * head_dim;
+    VEC sum[HELD];
+    float u[HELD];
 #pragma unroll
-#endif
-  for (int i = 0; i < DELTA_VECTORS; ++i) {
-    VEC column[DELTA_ROWS];
-    for (int r = 0; r < DELTA_ROWS; ++r) column[r] = S[r][i];
-    for (int t = 0; t < count; ++t) {
-      const VEC key = ROW_VECTOR(b + t * stride, i), query = ROW_VECTOR(c + t * stride, i), fade = (VEC)(decay[t]);
-      for (int r = 0; r < DELTA_ROWS; ++r) {
-        column[r] = FMA((VEC)(u[t][r]), key, fade * column[r]);
-        sum[t][r] = FMA(column[r], query, sum[t][r]);
+    for (int r = 0; r < HELD; ++r) sum[r] = (VEC)(0.0f), u[r] = steps[t] * x[row + r];
+#pragma unroll
+    for (int i = 0; i < DELTA_VECTORS; ++i) {
+      const VEC key = LOAD(b + VW * i), query = LOAD(c + VW * i), fade = (VEC)(fades[t]);
+#pragma unroll
+      for (int r = 0; r < HELD; ++r) {
+        held[r][i] = FMA((VEC)(u[r]), key, fade * held[r][i]);
+        sum[r] = FMA(held[r][i], query, sum[r]);
       }
     }
-    for (int r = 0; r < DELTA_ROWS; ++r) S[r][i] = column[r];
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) y[row + r] = sum_state(sum[r]) + skip * x[row + r];
   }
-  for (int t = 0; t < count; ++t) {
-    const ulong row = (ulong)t * heads * head_dim;
-    for (int r = 0; r < DELTA_ROWS; ++r) y[row + r] = sum_lanes(sum[t][r]) + skip * x[row + r];
-  }
+  KEEP_ALL(S, held);
 }
 
 // One row alone, as in a decode step, for one row of S: it goes from one slot to another and is kept nowhere between.
@@ -297,7 +357,7 @@ float ssd_alone(__global const float* from, __global float* to, __global const f
     sum = FMA(column, load_vector(c, i), sum);
     if (to != 0) store_vector(column, to, i);
   }
-  return sum_lanes(sum);
+  return sum_state(sum);
 }
 
 // Global ids: DELTA_ROWS rows of S, head, sequence.
@@ -333,25 +393,21 @@ KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global c
 #endif
   VEC S[DELTA_ROWS][DELTA_VECTORS];
   load_state(S, in + in_offset, ((ulong)run[2] * heads + head) * head_dim + first, mine ? run[2] : -1);
-#if LANES > 1
-  __local float keys[DELTA_TILE * VW * DELTA_VECTORS], queries[DELTA_TILE * VW * DELTA_VECTORS];
-#endif
+  SHARED float keys[DELTA_TILE * WIDTH], queries[DELTA_TILE * WIDTH];
   for (int tile = 0; tile < run[1]; tile += DELTA_TILE) {
     const int rows = min(DELTA_TILE, run[1] - tile);
-#if LANES > 1
     share_rows(b + tile * stride, c + tile * stride, keys, queries, stride, rows);
-#endif
-    for (int done = 0, next; mine && done < rows; done = next) {  // up to where a state is wanted
-      next = min(write == run[4] ? rows : min(rows, table[write] - tile), done + SSD_ROWS);
+    for (int done = 0, next; mine && done < rows; done = next) {
+      next = end_of_rows(table, write, run[4], tile, done, rows);
       const ulong at = (ulong)(tile + done) * heads;
-#if LANES > 1
-      ssd_rows(S, SSD_ROWS, keys + done * VW * DELTA_VECTORS, queries + done * VW * DELTA_VECTORS,
-               VW * DELTA_VECTORS, dt + at, least, most, log_decay, skip, x + at * head_dim, y + at * head_dim, heads,
-               head_dim);
-#else
-      ssd_rows(S, next - done, b + (tile + done) * stride, c + (tile + done) * stride, stride, dt + at, least, most,
-               log_decay, skip, x + at * head_dim, y + at * head_dim, heads, head_dim);
-#endif
+      float steps[TOGETHER], fades[TOGETHER];
+      for (int t = 0; t < next - done; ++t) {
+        steps[t] = fmin(fmax(dt[at + (ulong)t * heads], least), most);
+        fades[t] = exp(steps[t] * log_decay);
+      }
+      for (int r = 0; r < DELTA_ROWS; r += HELD)
+        ssd_rows(S + r, next - done, keys + done * WIDTH, queries + done * WIDTH, steps, fades, skip,
+                 x + at * head_dim + r, y + at * head_dim + r, heads, head_dim);
       if (write == run[4] || table[write] != tile + next) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * heads + head) * head_dim + first);
       write += 2;

@@ -11,24 +11,32 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr const char* kProgram = "recurrent";
-constexpr std::int32_t kTile = 8;  // rows of k and q in local memory at a time
+constexpr std::int32_t kTile = 8;   // rows of k and q beside each other at a time
+constexpr std::int32_t kWide = 16;  // floats of a vector of AVX-512, of which S takes half of the 32 registers
+constexpr std::int64_t kHeldVectors = 16;
 
 // How the gated delta rule and the scan of Mamba-2 are divided: rows of S for each work-item, and work-items that share
-// k and q. `channels`: the delta rule has a decay for each number of k.
+// k and q. `channels`: the delta rule has a decay for each number of k. `held`: rows of S in registers, 0 where S is
+// not in vectors of kWide.
 struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
   bool channels = false;
+  std::int32_t held = 0;
 };
 
-DeltaVariant serial_variant(std::int64_t v_dim, bool channels) {
+DeltaVariant serial_variant(cl::Device& device, std::int64_t v_dim, std::int64_t k_dim, bool channels) {
   std::int32_t rows = family_row(KernelFamily::kSerial).delta_rows;
   while (v_dim % rows != 0) rows /= 2;
-  return {rows, 1, channels};
+  if (vector_width(device) < kWide || k_dim % kWide != 0) return {rows, 1, channels};
+  std::int32_t held = rows;
+  while (held > 1 && held * k_dim > kHeldVectors * kWide) held /= 2;
+  return {rows, 1, channels, held};
 }
 
 std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
   return join("-DDELTA_DIM=", k_dim, " -DDELTA_ROWS=", variant.rows, " -DLANES=", variant.lanes,
-              " -DDELTA_TILE=", kTile, variant.channels ? " -DDELTA_CHANNELS=1" : "", row_option(device));
+              " -DDELTA_TILE=", kTile, variant.channels ? " -DDELTA_CHANNELS=1" : "",
+              variant.held > 0 ? join(" -DDELTA_VW=", kWide, " -DHELD=", variant.held) : "", row_option(device));
 }
 
 std::string conv_options(cl::Device& device, DType state, std::int64_t width, std::int32_t block) {
@@ -39,7 +47,7 @@ std::string conv_options(cl::Device& device, DType state, std::int64_t width, st
 // A buffer for an argument that no work-item uses.
 const Tensor& or_else(const Tensor& tensor, const Tensor& other) { return tensor.defined() ? tensor : other; }
 
-std::int32_t channels_for(cl::Device& device) { return lanes_for(device) == 1 ? 16 : 1; }
+std::int32_t channels_for(cl::Device& device) { return lanes_for(device) == 1 ? 256 : 1; }
 
 void enqueue_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
                   const DeviceStateRuns& runs, const Tensor& y) {
@@ -105,7 +113,7 @@ std::vector<float> read_back(const Tensor& tensor) {
 }
 
 bool conv_agrees(const cl::DevicePtr& device, DType stored, std::int64_t width) {
-  constexpr std::int64_t kDim = 19;  // two vectors of eight and a rest of three
+  constexpr std::int64_t kDim = 275;  // two work-items, the second with vectors and a rest of three
   const std::vector<float> x = state_numbers(kProofRows * kDim, 2.0f, -1.0f),
                            weight = state_numbers(kDim * width, 1.0f, -0.5f);
   std::vector<std::byte> states(kProofSlots * (width - 1) * kDim * size_of(stored));
@@ -193,7 +201,7 @@ bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
 using Proof = bool (*)(const cl::DevicePtr&, const DeltaVariant&, std::int64_t);
 DeltaVariant choose(const char* kernel, Proof agrees, const cl::DevicePtr& device, std::int64_t v_dim,
                     std::int64_t k_dim, bool channels = false) {
-  const DeltaVariant shared{1, lanes_for(*device), channels}, serial = serial_variant(v_dim, channels);
+  const DeltaVariant shared{1, lanes_for(*device), channels}, serial = serial_variant(*device, v_dim, k_dim, channels);
   const auto key = [&](const DeltaVariant& variant) {
     return join(kProgram, " ", kernel, " ", delta_options(*device, variant, k_dim));
   };

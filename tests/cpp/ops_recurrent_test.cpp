@@ -131,15 +131,17 @@ std::vector<StateRows> alone(std::uint32_t count, std::int32_t from, Writes writ
 TEST_P(OpsRecurrentTest, CutsChangeNoBit) {  // segment equivalence: any cuts inside a launch, and between launches
   const ForcedFamily forced(GetParam());
   constexpr std::uint32_t kRows = 21;
-  for (const bool channels : kDecays) {
-    const DeltaCase s{2, 4, 8, 24, channels};
+  constexpr std::int64_t kChannels = 300;  // more than one work-item has
+  for (const auto& [channels, dim] : {std::pair(false, 24), {true, 24}, {false, 96}, {true, 96}}) {
+    const DeltaCase s{2, 4, 8, dim, channels};
     Random random;
     const DeltaInputs in(kRows, s, random);
     const DeltaOperands operands(kRows, s, in);
-    const Tensor x = upload(random.normals(kRows * 20), {kRows, 20}), weight = upload(random.normals(80), {20, 4});
+    const Tensor x = upload(random.normals(kRows * kChannels), {kRows, kChannels}),
+                 weight = upload(random.normals(4 * kChannels), {kChannels, 4});
     const auto fresh = [&] {
-      return std::pair(Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, 24}),
-                       Tensor::zeros(shared_device(), DType::kFloat32, {30, 3, 20}));
+      return std::pair(Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, s.k_dim}),
+                       Tensor::zeros(shared_device(), DType::kFloat32, {30, 3, kChannels}));
     };
     const auto [whole_delta, whole_conv] = fresh();
     const std::vector<StateRows> whole = alone(kRows, -1, {{kRows, kRows}});
@@ -156,7 +158,7 @@ TEST_P(OpsRecurrentTest, CutsChangeNoBit) {  // segment equivalence: any cuts in
       const auto rest = alone(kRows - at, static_cast<std::int32_t>(at), {{kRows - at, 25}});
       const std::vector<float> y_rest =
           download(causal_conv1d(x.slice(at, kRows), weight, conv, conv, {shared_device(), rest}));
-      EXPECT_TRUE(same_bits(y_rest, {y.begin() + at * 20, y.end()})) << at;
+      EXPECT_TRUE(same_bits(y_rest, {y.begin() + at * kChannels, y.end()})) << at;
       const DeltaOperands& o = operands;
       const std::vector<float> out_rest =
           download(gated_delta(o.q.slice(at, kRows), o.k.slice(at, kRows), o.v.slice(at, kRows), o.g.slice(at, kRows),

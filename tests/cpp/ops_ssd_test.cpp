@@ -94,23 +94,25 @@ TEST_P(OpsSsdTest, AgreesWithTheReference) {
 TEST_P(OpsSsdTest, CutsChangeNoBit) {  // any cuts inside a launch, and between launches
   const ForcedFamily forced(GetParam());
   constexpr std::uint32_t kRows = 21;
-  const SsdCase s{2, 4, 8, 24};
-  Random random;
-  const SsdInputs in = SsdNumbers(kRows, s, random).upload_all(kRows, s);
-  const auto run = [&](const SsdInputs& inputs, const Tensor& states, const StateRows& rows) {
-    return download(ssd(inputs, states, states, DeviceStateRuns(shared_device(), std::vector<StateRows>{rows})));
-  };
-  const Tensor whole = Tensor::zeros(shared_device(), DType::kFloat32, {1, 4, 8, 24});
-  const std::vector<float> out = run(in, whole, {0, kRows, -1, {{kRows, 0}}});
-  const Tensor states = Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, 24});
-  StateRows every{0, kRows, -1, {}};
-  for (std::uint32_t row = 1; row <= kRows; ++row) every.writes.push_back({row, static_cast<std::int32_t>(row)});
-  EXPECT_TRUE(same_bits(run(in, states, every), out));
-  EXPECT_TRUE(same_bits(download(states.slice(kRows, kRows + 1)), download(whole)));
-  for (const std::uint32_t at : {1u, 2u, 8u, 20u}) {  // the rest again, from the state that was written at `at`
-    const StateRows rest{0, kRows - at, static_cast<std::int32_t>(at), {{kRows - at, 25}}};
-    EXPECT_TRUE(same_bits(run(slice(in, at, kRows), states, rest), {out.begin() + at * 4 * 8, out.end()})) << at;
-    EXPECT_TRUE(same_bits(download(states.slice(25, 26)), download(whole))) << at;
+  for (const std::int64_t state : {24, 96}) {
+    const SsdCase s{2, 4, 8, state};
+    Random random;
+    const SsdInputs in = SsdNumbers(kRows, s, random).upload_all(kRows, s);
+    const auto run = [&](const SsdInputs& inputs, const Tensor& states, const StateRows& rows) {
+      return download(ssd(inputs, states, states, DeviceStateRuns(shared_device(), std::vector<StateRows>{rows})));
+    };
+    const Tensor whole = Tensor::zeros(shared_device(), DType::kFloat32, {1, 4, 8, state});
+    const std::vector<float> out = run(in, whole, {0, kRows, -1, {{kRows, 0}}});
+    const Tensor states = Tensor::zeros(shared_device(), DType::kFloat32, {30, 4, 8, state});
+    StateRows every{0, kRows, -1, {}};
+    for (std::uint32_t row = 1; row <= kRows; ++row) every.writes.push_back({row, static_cast<std::int32_t>(row)});
+    EXPECT_TRUE(same_bits(run(in, states, every), out));
+    EXPECT_TRUE(same_bits(download(states.slice(kRows, kRows + 1)), download(whole)));
+    for (const std::uint32_t at : {1u, 2u, 8u, 20u}) {  // the rest again, from the state that was written at `at`
+      const StateRows rest{0, kRows - at, static_cast<std::int32_t>(at), {{kRows - at, 25}}};
+      EXPECT_TRUE(same_bits(run(slice(in, at, kRows), states, rest), {out.begin() + at * 4 * 8, out.end()})) << at;
+      EXPECT_TRUE(same_bits(download(states.slice(25, 26)), download(whole))) << at;
+    }
   }
 }
 

@@ -41,10 +41,17 @@ def gguf_file(form: Any, folder: Path, **beside: Any) -> tuple[Path, Any, dict[s
 
 
 def write(
-    architecture: str, config: Any, weights: Mapping[str, Any], path: Path, experts: str = "F32", **keys: Any
+    architecture: str,
+    config: Any,
+    weights: Mapping[str, Any],
+    path: Path,
+    experts: str = "F32",
+    matrices: str = "F32",
+    **keys: Any,
 ) -> Path:
-    """``config``: parsed by kvtrie; ``weights``: float32 by checkpoint names. ``experts``: the type of their matrices.
-    ``keys``: the architecture's own, by name with ``__`` for a dot, beside those of sizes and RoPE."""
+    """``config``: parsed by kvtrie; ``weights``: by checkpoint names. ``experts``: the type of their matrices;
+    ``matrices``: of the others, but for those that files never quantise. ``keys``: the architecture's own, by name with
+    ``__`` for a dot, beside those of sizes and RoPE."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model("none")
     for key, value in {**_sizes(config), **keys}.items():
@@ -52,7 +59,7 @@ def write(
     if "attention__key_length_mla" in keys:
         weights = _latents(weights, config)
     for name, array in {**_tensors(architecture, config, weights), **_beside(architecture, config)}.items():
-        kind = gguf.GGMLQuantizationType[experts if name.endswith("_exps.weight") else "F32"]
+        kind = gguf.GGMLQuantizationType[_kind(name, array, experts, matrices)]
         numbers = np.ascontiguousarray(array, np.float32)
         writer.add_tensor(name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
     writer.write_header_to_file()
@@ -60,6 +67,13 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _kind(name: str, array: Any, experts: str, matrices: str) -> str:
+    if name.endswith("_exps.weight"):
+        return experts
+    steers = any(part in name for part in ("ffn_gate_inp", ".conv.", "conv1d", "ssm_a", "ssm_d", "ssm_norm"))
+    return "F32" if np.ndim(array) < 2 or steers else matrices
 
 
 def _sizes(config: Any) -> dict[str, Any]:

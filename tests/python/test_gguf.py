@@ -14,8 +14,9 @@ import kvtrie as kv
 from bounds import LOGITS_OF_KINDS, LOST_BY_4_BITS, close, difference
 from gguf_files import GOLDENS, Kind, checkpoint, gguf_file, random_blocks, rewrite, write
 from kvtrie.models.exact_blocks import EXACT
-from kvtrie.models.gguf.weights import kinds
+from kvtrie.models.gguf.weights import kinds, reordered_columns
 from kvtrie.models.weight_table import BLOCKS
+from kvtrie.models.weights import Blocks, WeightSource
 from reference_llama import random_llama
 from test_models import all_logits
 
@@ -271,6 +272,21 @@ def test_blocks_are_those_of_the_rows(name: str, tmp_path: Path) -> None:
         assert (source.blocks.kind, source.stored, source.dtype) == ("Q4_0", "Q4_0", "F32")
         np.testing.assert_array_equal(source.read(), gguf.quants.dequantize(raw, Kind.Q4_0))
         np.testing.assert_array_equal(source.rows(1, 3), source.read()[1:3])
+
+
+@pytest.mark.parametrize(("width", "stay"), [(32, True), (64, True), (16, False)])
+def test_columns_that_move_in_whole_blocks_stay_blocks(width: int, stay: bool) -> None:
+    kind, order = Kind.Q8_0, np.array([2, 0, 3, 1])
+    values = np.random.default_rng(4).standard_normal((5, 4 * width)).astype(np.float32)
+    raw = gguf.quants.quantize(values, kind)
+    blocks = Blocks(kind.name, lambda first, last: raw[first:last], lambda rows: gguf.quants.dequantize(rows, kind))
+    whole = WeightSource("w", "F32", values.shape, raw.nbytes, "here", blocks.numbers, blocks)
+    found = reordered_columns(whole, order, width)
+    assert (found.blocks is not None) == stay
+    wanted = whole.read().reshape(5, 4, width)[:, order].reshape(5, -1)
+    np.testing.assert_array_equal(found.read(), wanted)
+    np.testing.assert_array_equal(found.rows(1, 3), wanted[1:3])
+    assert reordered_columns(whole, np.arange(4), width) is whole
 
 
 def test_fused_projections(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from ..mtp import LAYER, OWN_EMBEDDING, OWN_HEAD
 from ..recurrent import RecurrentConfig
 from ..weights import Array, WeightSource, to_float32
 from .reader import GgufFile, Tensor
-from .weights import changed, joined, moved, reordered, rows_of, source
+from .weights import changed, joined, moved, reordered, reordered_columns, rows_of, source
 
 _TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -317,8 +317,7 @@ def _grouped(found: WeightSource, leaf: str, c: HybridConfig) -> WeightSource:
     if leaf == "linear_attn.norm.weight":
         return found
     if leaf == "linear_attn.out_proj.weight":
-        columns = order(c.sizes.value_width)
-        return moved(found, found.shape, lambda values: values[:, columns])
+        return reordered_columns(found, order(c.linear_num_value_heads), c.linear_value_head_dim)
     if leaf in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
         return reordered(found, order(c.sizes.conv_width, 2 * c.sizes.key_width))
     return reordered(found, order(found.shape[0]))

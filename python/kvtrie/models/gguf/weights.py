@@ -83,6 +83,27 @@ def reordered(whole: WeightSource, order: Array) -> WeightSource:
     return _of_rows(whole, whole.name, whole.shape, taking)
 
 
+def reordered_columns(whole: WeightSource, order: Array, width: int) -> WeightSource:
+    """The same columns in another order, ``width`` beside each other: group i of them is ``order[i]`` of the file.
+
+    They stay blocks where a group is whole ones, or the order is the file's.
+    """
+    if np.array_equal(order, np.arange(len(order))):
+        return whole
+
+    def taking(read: Callable[[int, int], Array]) -> Callable[[int, int], Array]:
+        def rows(first: int, last: int) -> Array:
+            found = read(first, last)
+            return found.reshape(len(found), len(order), -1)[:, order].reshape(found.shape)
+
+        return rows
+
+    blocks = whole.blocks
+    if blocks is not None and width % gguf.GGML_QUANT_SIZES[Kind[blocks.kind]][0] == 0:
+        return _of_rows(whole, whole.name, whole.shape, taking)
+    return replace(whole, rows=taking(whole.rows), blocks=None)
+
+
 def joined(parts: Sequence[WeightSource]) -> WeightSource:
     """One matrix after the other, as one: of their dtype where they have the same, without blocks."""
     first = parts[0]
