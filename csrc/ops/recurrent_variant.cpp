@@ -11,31 +11,32 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr const char* kProgram = "recurrent";
-constexpr std::int32_t kTile = 8;   // rows of k and q beside each other at a time
-constexpr std::int32_t kWide = 16;  // floats of a vector of AVX-512, of which S takes half of the 32 registers
-constexpr std::int64_t kHeldVectors = 16;
+// AVX-512: floats of a vector, of S in registers at a time (half of the 32), and rows of S for each work-item, at most.
+// The more rows, the fewer work-items make the same decays and copies of k and q.
+constexpr std::int32_t kWide = 16, kHeldFloats = 16 * kWide, kWideRows = 32;
 
 // How the gated delta rule and the scan of Mamba-2 are divided: rows of S for each work-item, and work-items that share
-// k and q. `channels`: the delta rule has a decay for each number of k. `held`: rows of S in registers, 0 where S is
-// not in vectors of kWide.
+// k and q. `channels`: the delta rule has a decay for each number of k. `tile`: rows of k and q beside each other at a
+// time. `held`: rows of S in registers, 0 where S is not in vectors of kWide.
 struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
   bool channels = false;
-  std::int32_t held = 0;
+  std::int32_t tile = 8, held = 0;
 };
 
 DeltaVariant serial_variant(cl::Device& device, std::int64_t v_dim, std::int64_t k_dim, bool channels) {
-  std::int32_t rows = family_row(KernelFamily::kSerial).delta_rows;
+  const bool wide = vector_width(device) == kWide && k_dim % kWide == 0;
+  std::int32_t rows = wide ? kWideRows : family_row(KernelFamily::kSerial).delta_rows;
   while (v_dim % rows != 0) rows /= 2;
-  if (vector_width(device) < kWide || k_dim % kWide != 0) return {rows, 1, channels};
+  if (!wide) return {rows, 1, channels};
   std::int32_t held = rows;
-  while (held > 1 && held * k_dim > kHeldVectors * kWide) held /= 2;
-  return {rows, 1, channels, held};
+  while (held > 1 && held * k_dim > kHeldFloats) held /= 2;
+  return {rows, 1, channels, 16, held};
 }
 
 std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
   return join("-DDELTA_DIM=", k_dim, " -DDELTA_ROWS=", variant.rows, " -DLANES=", variant.lanes,
-              " -DDELTA_TILE=", kTile, variant.channels ? " -DDELTA_CHANNELS=1" : "",
+              " -DDELTA_TILE=", variant.tile, variant.channels ? " -DDELTA_CHANNELS=1" : "",
               variant.held > 0 ? join(" -DDELTA_VW=", kWide, " -DHELD=", variant.held) : "", row_option(device));
 }
 
@@ -95,8 +96,8 @@ void enqueue_ssd(const SsdInputs& in, const Tensor& states_in, const Tensor& sta
 // ---- proofs -------------------------------------------------------------------------------------------------------
 
 // Two sequences: one from a slot, cut once, over more than one tile; one from zeros.
-const std::vector<StateRows> kProof{{0, 11, 1, {{2, 0}, {11, 3}}}, {11, 2, -1, {{2, 2}}}};
-constexpr std::int64_t kProofRows = 13, kProofSlots = 4;
+const std::vector<StateRows> kProof{{0, 19, 1, {{2, 0}, {19, 3}}}, {19, 2, -1, {{2, 2}}}};
+constexpr std::int64_t kProofRows = 21, kProofSlots = 4;
 
 std::vector<float> state_numbers(std::int64_t count, float scale, float shift) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -192,8 +193,9 @@ bool ssd_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std::i
 }
 
 // Whether the work-group variant fits: it holds TILE rows of k and of q in local memory.
-bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
-  const std::uint64_t bytes = 2ull * kTile * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
+bool shares_rows(const cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
+  const std::uint64_t bytes =
+      2ull * static_cast<std::uint64_t>(variant.tile) * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
   return bytes <= device.info().local_bytes;
 }
 
@@ -205,7 +207,7 @@ DeltaVariant choose(const char* kernel, Proof agrees, const cl::DevicePtr& devic
   const auto key = [&](const DeltaVariant& variant) {
     return join(kProgram, " ", kernel, " ", delta_options(*device, variant, k_dim));
   };
-  if (shared.lanes > 1 && shares_rows(*device, k_dim) &&
+  if (shared.lanes > 1 && shares_rows(*device, shared, k_dim) &&
       variant_works(device, key(shared), [&] { return agrees(device, shared, k_dim); })) {
     return shared;
   }
