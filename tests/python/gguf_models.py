@@ -72,10 +72,10 @@ def write(
 def _kind(name: str, array: Any, experts: str, matrices: str) -> str:
     if name.endswith("_exps.weight"):
         return experts
-    if np.ndim(array) == 3 and matrices != "F32":
-        return "F16"  # maps of heads, for which llama.cpp has no product by AMX when they are in blocks
+    if np.ndim(array) < 2 or not name.endswith(".weight"):
+        return "F32"
     steers = any(part in name for part in ("ffn_gate_inp", ".conv.", "conv1d", "ssm_a", "ssm_d", "ssm_norm"))
-    return "F32" if np.ndim(array) < 2 or steers else matrices
+    return "F32" if steers else matrices
 
 
 def _sizes(config: Any) -> dict[str, Any]:
