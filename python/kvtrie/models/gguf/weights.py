@@ -99,7 +99,7 @@ def reordered_columns(whole: WeightSource, order: Array, width: int) -> WeightSo
         return rows
 
     blocks = whole.blocks
-    if blocks is not None and width % gguf.GGML_QUANT_SIZES[Kind[blocks.kind]][0] == 0:
+    if blocks is not None and width % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[blocks.kind]][0] == 0:
         return _of_rows(whole, whole.name, whole.shape, taking)
     return replace(whole, rows=taking(whole.rows), blocks=None)
 
