@@ -171,9 +171,11 @@ void store_vector(VEC x, __global float* row, int i) {
 #if LANES > 1
 #define SHARED __local
 #define TOGETHER 1  // of a tile: arrays that a loop counts through would not be in registers
+#define COUNT(done, next) 1
 #else
 #define SHARED __private
 #define TOGETHER DELTA_TILE
+#define COUNT(done, next) ((next) - (done))
 #endif
 
 // LANES work-items copy `count` rows of k and q, `stride` numbers apart.
@@ -299,15 +301,15 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
       FADES fades = own;
 #elif DELTA_CHANNELS
       VEC fades[TOGETHER * DELTA_VECTORS];
-      for (int t = 0; t < next - done; ++t)
+      for (int t = 0; t < COUNT(done, next); ++t)
         for (int i = 0; i < DELTA_VECTORS; ++i)
           fades[t * DELTA_VECTORS + i] = JOIN(exp_, VW)(load_vector(own + (ulong)t * v_heads * DECAYS, i));
 #else
       float fades[TOGETHER];
-      for (int t = 0; t < next - done; ++t) fades[t] = exp(own[(ulong)t * v_heads]);
+      for (int t = 0; t < COUNT(done, next); ++t) fades[t] = exp(own[(ulong)t * v_heads]);
 #endif
       for (int r = 0; r < DELTA_ROWS; r += HELD)
-        delta_rows(S + r, next - done, keys + done * WIDTH, queries + done * WIDTH, fades, beta + at,
+        delta_rows(S + r, COUNT(done, next), keys + done * WIDTH, queries + done * WIDTH, fades, beta + at,
                    v + at * v_dim + r, y + at * v_dim + r, v_heads, v_dim);
       if (write == run[4] || table[write] != tile + next) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * v_heads + head) * v_dim + first);
@@ -401,12 +403,12 @@ KERNEL void ssd(IDS __global const float* restrict x, ulong x_offset, __global c
       next = end_of_rows(table, write, run[4], tile, done, rows);
       const ulong at = (ulong)(tile + done) * heads;
       float steps[TOGETHER], fades[TOGETHER];
-      for (int t = 0; t < next - done; ++t) {
+      for (int t = 0; t < COUNT(done, next); ++t) {
         steps[t] = fmin(fmax(dt[at + (ulong)t * heads], least), most);
         fades[t] = exp(steps[t] * log_decay);
       }
       for (int r = 0; r < DELTA_ROWS; r += HELD)
-        ssd_rows(S + r, next - done, keys + done * WIDTH, queries + done * WIDTH, steps, fades, skip,
+        ssd_rows(S + r, COUNT(done, next), keys + done * WIDTH, queries + done * WIDTH, steps, fades, skip,
                  x + at * head_dim + r, y + at * head_dim + r, heads, head_dim);
       if (write == run[4] || table[write] != tile + next) continue;
       store_state(S, out + out_offset, ((ulong)table[write + 1] * heads + head) * head_dim + first);
