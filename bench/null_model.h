@@ -40,9 +40,11 @@ class NullModel {
   static constexpr std::uint64_t kTensorLaunches = 5 * kLayers + 2 + 1, kNorms = 2 * kLayers + 1, kMerges = kLayers,
                                  kPuts = kLayers;
 
-  // `journal`: a file that need not exist; removed at the end. `emulated`: as KVTRIE_EMULATED_DEVICE.
-  explicit NullModel(const std::filesystem::path& journal, const char* emulated = "")
-      : device_(opened(journal, emulated)) {
+  // `journal`: a file that need not exist; removed at the end. `emulated`: as KVTRIE_EMULATED_DEVICE. `precision`: of
+  // products and attention.
+  explicit NullModel(const std::filesystem::path& journal, const char* emulated = "",
+                     ops::Precision precision = ops::Precision::kAuto)
+      : device_(opened(journal, emulated)), precision_(precision) {
     without_self_tests(*device_, journal, [this] { make_weights(); });
     make_cache();
     without_self_tests(*device_, journal, [this] {
@@ -87,16 +89,16 @@ class NullModel {
 
   Tensor zeros(Shape shape) const { return Tensor::zeros(device_, DType::kFloat32, std::move(shape)); }
   ops::PackedWeight matrix(std::int64_t out, std::int64_t in) const {
-    return ops::pack(zeros({out, in}), true, ops::WeightDType::kQ8);
+    return ops::pack(zeros({out, in}), true, ops::WeightDType::kQ8, precision_);
   }
 
   void make_weights() {
     layers_.clear();
     for (std::int32_t i = 0; i < kLayers; ++i) {
-      layers_.push_back({matrix((kHeads + 2 * kKvHeads) * kDim, kHidden), matrix(kHidden, kHidden),
-                         matrix(kHidden, kInner),
-                         ops::pack_pair(zeros({kInner, kHidden}), zeros({kInner, kHidden}), ops::WeightDType::kQ8),
-                         zeros({kHidden}), zeros({kHidden})});
+      layers_.push_back(
+          {matrix((kHeads + 2 * kKvHeads) * kDim, kHidden), matrix(kHidden, kHidden), matrix(kHidden, kInner),
+           ops::pack_pair(zeros({kInner, kHidden}), zeros({kInner, kHidden}), ops::WeightDType::kQ8, precision_),
+           zeros({kHidden}), zeros({kHidden})});
     }
     head_ = matrix(kVocab, kHidden);
     norm_ = zeros({kHidden});
@@ -118,10 +120,12 @@ class NullModel {
     Tensor x = ops::embedding(head_, Tensor::from_host(device_, DType::kInt32, {rows}, tokens.data()));
     ops::QkvOptions rotated;
     rotated.rope = &rope_;
+    ops::AttentionOptions attention;
+    attention.precision = precision_;
     for (std::int32_t i = 0; i < kLayers; ++i) {
       const Layer& layer = layers_[static_cast<std::size_t>(i)];
       const ops::QkvProduct qkv{x, {&layer.qkv, 1}, {}, {layer.norm, 1e-5f}};
-      const Tensor mixed = step.attend_qkv(i, qkv, rotated, {});
+      const Tensor mixed = step.attend_qkv(i, qkv, rotated, attention);
       x = ops::matmul(mixed, layer.o, x);
       const ops::InputNorm norm{layer.mlp_norm, 1e-5f};
       x = ops::matmul(ops::matmul_gated(x, layer.gate_up, ops::Activation::kSilu, norm), layer.down, x);
@@ -130,6 +134,7 @@ class NullModel {
   }
 
   cl::DevicePtr device_;
+  ops::Precision precision_;
   ops::DeviceRope rope_;
   std::vector<Layer> layers_;
   ops::PackedWeight head_;

@@ -2,11 +2,13 @@
 //
 // Weights are read as they are packed (matmul_tensor_stored.clh): float16, q8_0 or blocks of 2 to 6 bits, all of which
 // halves hold exactly. A number of x becomes two halves, `high` + `low`, after its row was multiplied by a power of two
-// (row_exponent), so two multiplications have 22 of float32's 24 bits, whatever the row's size.
+// (row_exponent), so two multiplications have 22 of float32's 24 bits, whatever the row's size. With one of TERMS it is
+// `high` alone, 11 bits.
 //
 // One order of sums for any number of rows, so that a row's bits do not depend on the rows beside it:
 //
-//     block   32 k     one chain of the matrix unit: high and low of the first 16 k, then of the others, from 0
+//     block   32 k     one chain of the matrix unit: high and low of the first 16 k, then of the others, from 0;
+//                      CHAINED, from the sum of the slice's blocks before it
 //     slice   a quarter of the blocks: ascending float32 sums of its blocks, scaled where the type has scales
 //     y       (((0 + p_0) + p_1) + p_2) + p_3, divided by the row's power of two, plus `add`
 //

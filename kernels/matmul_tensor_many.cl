@@ -1,6 +1,6 @@
 // Products of more than 8 rows by NVIDIA's matrix instructions: the arithmetic of matmul_tensor.cl, in the same order.
 //
-//   tensor_many     rows whose halves tensor_split made before. A warp has 64 outputs x 32 rows, a group
+//   tensor_many     rows whose halves tensor_split made before. A warp has 64 outputs x WARP_ROWS rows, a group
 //                   WARPS_M x WARPS_N warps; blocks of both come to local memory some stages ahead. Where groups would
 //                   be few, SPLIT: each takes one slice, and tensor_join adds them.
 //   tensor_split    rows to halves, in the order of place_of; and what their products are multiplied by.
@@ -16,6 +16,9 @@
 #ifndef SAVE_LOCALLY
 #define SAVE_LOCALLY 1  // 1: tensor_many keeps the sums of earlier slices in local memory, 0: in registers
 #endif
+#ifndef WARP_ROWS
+#define WARP_ROWS 32  // of a warp of tensor_many: 32 or 64
+#endif
 #ifndef SPLIT
 #define SPLIT 0
 #endif
@@ -23,10 +26,9 @@
 #include "matmul_tensor.clh"
 
 #define ROW_LANES 128  // of tensor_split and tensor_join
-#define WARP_ROWS 32   // of a warp of tensor_many
 
-// Row r of x as halves: [high: M][k_size], then [low: M][k_size], 16 k in the order of place_of; back[r] is what sums
-// are multiplied by. Global size (128, M), local size (128, 1).
+// Row r of x as halves: [high: M][k_size], then, of two TERMS, [low: M][k_size], 16 k in the order of place_of; back[r]
+// is what sums are multiplied by. Global size (128, M), local size (128, 1).
 __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_split(
     __global const float* restrict x, ulong x_offset, __global uint* restrict halves, ulong halves_offset,
     __global float* restrict back, ulong back_offset, int m_size, int k_size) {
@@ -47,7 +49,7 @@ __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_spli
     split_4(*(const __global float4*)(x + k), power_of_two(exponent), high, low);
     const ulong at = k / 16 * 8 + k % 16 / 4, other = at + (ulong)m_size * k_size / 2;
     halves[at] = high[0], halves[at + 4] = high[1];
-    halves[other] = low[0], halves[other + 4] = low[1];
+    if (TERMS == 2) halves[other] = low[0], halves[other + 4] = low[1];
   }
 }
 
@@ -58,18 +60,18 @@ __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_spli
 #define ROWS8 (WARP_ROWS / 8)  // of a warp: multiplied by one instruction each
 #define SUMS (ROWS8 * 16)      // of a lane
 #define X_BYTES (BLOCK_ROWS * 64)
-#define STAGE_BYTES (UNITS * UNIT_BYTES + 2 * X_BYTES)
+#define STAGE_BYTES (UNITS * UNIT_BYTES + TERMS * X_BYTES)
 #define MANY_STAGES_FIT (RING_BYTES / STAGE_BYTES)
 #define MANY_STAGES (MANY_STAGES_FIT < 2 ? 2 : MANY_STAGES_FIT > 4 ? 4 : MANY_STAGES_FIT)
 #define UNIT_LANES (MANY_LANES / UNITS)  // that bring one unit
 #define MANY_LOADS ((UNIT_CHUNKS + UNIT_LANES - 1) / UNIT_LANES)
-#define X_LOADS (BLOCK_ROWS * 4 / MANY_LANES)  // of high halves, and of low ones
+#define X_LOADS (BLOCK_ROWS * 4 / MANY_LANES)  // of each term's halves
 
 // 8 rows of a block, of which lane l names one: row r of the group.
 INLINE void load_rows(uint x_at, int r, int l, Rows8* x) {
   const uint at = x_at + r * 64 + (l / 8 ^ r / 2 % 4) * 16;
   LOAD_4(x->high, at);
-  LOAD_4(x->low, at + X_BYTES);
+  if (TERMS == 2) LOAD_4(x->low, at + X_BYTES);
 }
 
 // Global size (lanes * ceil(M / BLOCK_ROWS), ceil(packed outputs / (64 WARPS_M)), SPLIT: 4), local size (lanes, 1, 1).
@@ -105,7 +107,7 @@ __kernel __attribute__((reqd_work_group_size(MANY_LANES, 1, 1))) void tensor_man
     bring_unit(chunks, MANY_LOADS, group, block, to_ + own_unit * UNIT_BYTES, unit_lane, UNIT_LANES); \
     _Pragma("unroll") for (int j_ = 0; j_ < X_LOADS; ++j_) {                                          \
       COPY_16(to_ + rows_to[j_], rows[j_] + (block)*UNIT_K);                                          \
-      COPY_16(to_ + rows_to[j_] + X_BYTES, rows[j_] + low_at + (block)*UNIT_K);                       \
+      if (TERMS == 2) COPY_16(to_ + rows_to[j_] + X_BYTES, rows[j_] + low_at + (block)*UNIT_K);       \
     }                                                                                                 \
   } while (0)
   const int first = SPLIT ? slice_begin(get_group_id(2), blocks) : 0;

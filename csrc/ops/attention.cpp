@@ -140,7 +140,7 @@ Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& p
   const AttentionStrides strides = strides_of(pool, 0, 1);
   const Tensor values = values_of(pool);
   const bool is_aligned = aligned(q, pool, values, strides);
-  AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned);
+  AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned, options.precision);
   variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, pool.k, values, Tensor(), plan, options);
 }
@@ -162,7 +162,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
       q.device(),
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionStrides strides = strides_of(rows, 1, 0);
-  AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides));
+  AttentionVariant variant =
+      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides), options.precision);
   variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }

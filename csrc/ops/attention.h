@@ -16,6 +16,7 @@
 #include "ops/attention_plan.h"
 #include "ops/cells.h"
 #include "ops/rope.h"
+#include "ops/weight_dtype.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
@@ -24,6 +25,7 @@ struct AttentionOptions {
   float scale = 0.0f;    // factor on q.k; 0 or less: 1 / sqrt(k_dim)
   float softcap = 0.0f;  // above 0: scores become softcap * tanh(score / softcap)
   Tensor sinks;          // undefined, or float32 [heads]: a logit per head that only adds to the softmax denominator
+  Precision precision = Precision::kAuto;  // kFast: q and weights as one half each where there are matrix instructions
 };
 
 // How `plan_attention` should cut work for this device.

@@ -80,7 +80,7 @@ void AttentionLaunch::attend_by_tensor_cores(const AttentionVariant& variant, co
   const cl::DevicePtr& device = q.device();
   const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
   const std::int32_t group = sizes.heads / sizes.kv_heads, lines = plan.most_rows_ * group;
-  const TensorForm form = tensor_form(sizes, variant.lines > 0 ? variant.lines : lines);
+  const TensorForm form = tensor_form(sizes, variant.terms, variant.lines > 0 ? variant.lines : lines);
   const std::size_t lanes = form.lanes(), kv_heads = sizes.kv_heads, parts = divide_up(lines, form.lines());
   const auto launch = [&](const auto&... of_merging) {
     device->launch(device->kernel(variant.program, "attend_tiles", tensor_options(variant, form)),

@@ -50,7 +50,7 @@ class SameBits {
 
   // In every form: all rows walked and merged, and one of them alone, are those of the last form.
   bool hold(const AttentionVariant& variant) const {
-    const std::vector<TensorForm> forms = tensor_forms(sizes_);
+    const std::vector<TensorForm> forms = tensor_forms(sizes_, variant.terms);
     const std::vector<float> all = rows(variant, forms.back().lines(), 0, kRows, true);
     const std::size_t numbers = std::size_t(sizes_.heads) * sizes_.k_dim;
     const std::span<const float> one = std::span(all).subspan(kOne * numbers, numbers);
@@ -65,7 +65,7 @@ class SameBits {
   // In every form: all rows merged by tiles, and one of them alone, are those that a launch merges.
   bool hold_merged(AttentionVariant variant) const {
     const std::size_t numbers = std::size_t(sizes_.heads) * sizes_.k_dim;
-    return std::ranges::all_of(tensor_forms(sizes_), [&](const TensorForm& form) {
+    return std::ranges::all_of(tensor_forms(sizes_, variant.terms), [&](const TensorForm& form) {
       variant.merges = false;
       const std::vector<float> all = rows(variant, form.lines(), 0, kRows, false);
       variant.merges = true;
@@ -103,25 +103,26 @@ bool tensor_sizes(const AttentionSizes& sizes) noexcept {
          sizes.k_dim >= 64 && sizes.k_dim <= 256;
 }
 
-std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes) {
+std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes, std::int32_t terms) {
   constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
-  std::vector<TensorForm> forms{{1, true}, {2, true}, {4, true}};
-  if (sizes.k_dim <= kMostUnpaired) forms.push_back({4, false});
-  return forms;
+  if (sizes.k_dim > kMostUnpaired) return {{1, true}, {2, true}, {4, true}};
+  if (terms == 1) return {{1, true}, {1, false}, {2, false}, {4, false}};
+  return {{1, true}, {2, true}, {4, true}, {4, false}};
 }
 
-TensorForm tensor_form(const AttentionSizes& sizes, std::int32_t lines) {
-  const std::vector<TensorForm> forms = tensor_forms(sizes);
+TensorForm tensor_form(const AttentionSizes& sizes, std::int32_t terms, std::int32_t lines) {
+  const std::vector<TensorForm> forms = tensor_forms(sizes, terms);
   const auto fits = std::ranges::find_if(forms, [lines](const TensorForm& form) { return form.lines() >= lines; });
   return fits == forms.end() ? forms.back() : *fits;
 }
 
-AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_lanes) {
+AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_lanes, std::int32_t terms) {
   AttentionVariant variant;
   variant.tensor = true;
+  variant.terms = terms;
   variant.program = "attention_tensor";
   variant.lanes = merge_lanes;
-  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=2");
+  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=", terms);
   variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", merge_lanes);
   return variant;
 }
@@ -132,7 +133,7 @@ std::string tensor_options(const AttentionVariant& variant, const TensorForm& fo
 }
 
 bool tensor_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes) {
-  const std::vector<TensorForm> forms = tensor_forms(sizes);
+  const std::vector<TensorForm> forms = tensor_forms(sizes, variant.terms);
   return std::ranges::all_of(forms,
                              [&](const TensorForm& form) {
                                AttentionVariant formed = variant;

@@ -2,7 +2,8 @@
 //
 // Concept. A form is how many lines a group has: rows of a tile times query heads of one K/V head. Few lines, as of a
 // decode step, get few warps of 8 lines each, which need half the registers; many lines, as of a prompt, get four warps
-// of 16 that share what is read. All forms give a line the same bits, so each launch takes the one that its plan fits.
+// of 16 that share what is read. With one term, 16 lines fit a warp beside the one for 8. All forms of as many terms
+// give a line the same bits, so each launch takes the one that its plan fits.
 //
 // Threads: every function may be called from any thread.
 #pragma once
@@ -24,11 +25,11 @@ struct TensorForm {
 bool tensor_sizes(const AttentionSizes& sizes) noexcept;
 
 // The forms that these sizes have, by the number of lines; the last one takes tiles of any number, in parts.
-std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes);
+std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes, std::int32_t terms);
 // The form for tiles of at most this many lines.
-TensorForm tensor_form(const AttentionSizes& sizes, std::int32_t lines);
+TensorForm tensor_form(const AttentionSizes& sizes, std::int32_t terms, std::int32_t lines);
 
-AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_lanes);
+AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_lanes, std::int32_t terms);
 std::string tensor_options(const AttentionVariant& variant, const TensorForm& form);
 
 // Runs every form on a small case that is compared with the reference, and on rows whose bits have to be the same alone

@@ -28,6 +28,7 @@ struct AttentionStrides {
 struct AttentionVariant {
   bool fast = false, tensor = false;
   bool merges = false;              // tensor: tiles merge partial results themselves
+  std::int32_t terms = 2;           // tensor: halves that stand for a float32
   std::int32_t heads_per_item = 1;  // fast: query heads per work-item
   std::int32_t lanes = 1;           // otherwise: work-items per group; tensor: of the merge
   std::int32_t lines = 0;           // tensor, for its proof: takes the form of so many lines, not of those of the plan
@@ -44,7 +45,7 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
 // The variant for these sizes that has proved itself on the device; runs the proof at first use. `aligned`: every query
 // begins at a multiple of 8 bytes, every key and value at a multiple of 16.
 AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked,
-                                          bool aligned = true);
+                                          bool aligned = true, Precision precision = Precision::kAuto);
 
 struct AttentionLaunch {
   // Whether tiles are to merge the plan's partial results themselves: those of few rows and splits, where that has

@@ -18,7 +18,8 @@
 // integer units (integer_units.h) each 32 neighbours of a row of x (16 for q6_K) are rounded to 16 bits and multiplied
 // as integers (kernels/matmul_integer.clh), so that |error| <= sum over blocks of max |x| / 65278 * sum |w|, and
 // float32 roundings. A row's bits do not depend on the rows beside it then, either. `Precision::kExact` has float32
-// there, too; `Precision::kFast` rounds to 8 bits: max |x| / 254. On other devices it is as kAuto.
+// there, too; `Precision::kFast` rounds to 8 bits: max |x| / 254. Where products are by matrix instructions
+// (matmul_tensor.h) it rounds x to 11 bits, of float16 weights, too. On other devices it is as kAuto.
 //
 // The kernel of a product can also compute the operation that follows it: `add` (a residual or a bias), and the gate of
 // a gated block; and the one before it, an RMS norm of x (InputNorm). The bits are those of the separate operations.

@@ -90,10 +90,15 @@ Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const S
                             : bare::pack_pair(gate.tensor(device, true), up.tensor(device, true), stored);
 }
 
-// How a variant rounds rows of x: so many neighbours together, to so many steps; 0: not at all.
+// How a variant rounds rows of x: so many neighbours together, to so many steps; or to halves; or not at all.
 struct Rounding {
   std::size_t block = 0;
   float levels = 0.0f;
+  bool halves = false;
+  std::vector<float> of(const std::vector<float>& x, std::size_t in) const {
+    if (halves) return reference::halved_rows(x, in);
+    return block > 0 ? reference::rounded_rows(x, in, block, levels) : x;
+  }
 };
 
 struct SmallProduct {
@@ -104,7 +109,7 @@ struct SmallProduct {
 
   SmallProduct(const cl::DevicePtr& device, const Sides& of, const Rounding& rounding = {})
       : sides(of),
-        multiplied(rounding.block > 0 ? reference::rounded_rows(x, sides.k, rounding.block, rounding.levels) : x),
+        multiplied(rounding.of(x, sides.k)),
         x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
         add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
         y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
@@ -296,7 +301,7 @@ bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
   const auto launch = [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
     bare::matmul_tensor(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
   };
-  return agrees(device, variant.stored, variant.gated, launch, true);
+  return agrees(device, variant.stored, variant.gated, launch, true, {.halves = variant.terms == 1});
 }
 
 // Of rows that use every lane of rms_norm, some of them twice.

@@ -11,7 +11,7 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kUnit = 32;
+constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kWideRows = 64, kUnit = 32, kMostTerms = 2;
 constexpr std::size_t kLanes = 128, kSlices = 4, kWarp = 32;  // of all kernels but tensor_many
 
 const FamilyRow& tuned_rings() { return family_row(KernelFamily::kWorkGroup); }
@@ -21,11 +21,16 @@ std::int32_t packed_groups(const Sides& sides, bool gated) {
 }
 
 std::size_t groups_of(const TensorVariant& variant, const Sides& sides) {
-  return divide_up(sides.m, kWarpRows * variant.warps_n) *
+  return divide_up(sides.m, variant.warp_rows * variant.warps_n) *
          divide_up(packed_groups(sides, variant.gated.has_value()), variant.warps_m);
 }
 
 std::size_t lanes_of(const TensorVariant& variant) { return kWarp * variant.warps_m * variant.warps_n; }
+
+// Of local memory, for the sums of earlier slices: a float32 for each output of a warp's rows.
+std::size_t saved_bytes(const TensorVariant& variant) {
+  return sizeof(float) * kWarpOutputs * variant.warp_rows * variant.warps_m * variant.warps_n;
+}
 
 // The arguments of each kernel for `add` and y.
 struct Ends {
@@ -67,13 +72,13 @@ void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, co
   }
 }
 
-// x as halves: high terms, then low ones; and what the products of each row are multiplied by.
+// x as halves: all first terms, then the second ones; and what the products of each row are multiplied by.
 struct Halves {
   Tensor terms, back;
 };
 Halves split(const TensorVariant& variant, const Tensor& x, const Sides& sides) {
   const cl::DevicePtr& device = x.device();
-  Halves halves{Tensor::empty(device, DType::kFloat16, {2, sides.m, sides.k}),
+  Halves halves{Tensor::empty(device, DType::kFloat16, {variant.terms, sides.m, sides.k}),
                 Tensor::empty(device, DType::kFloat32, {sides.m})};
   device->launch(device->kernel("matmul_tensor_many", "tensor_split", variant.options()),
                  {kLanes, static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, x.buffer(), x.offset(),
@@ -91,7 +96,7 @@ void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, c
       variant.split ? Tensor::empty(device, DType::kFloat32, {std::int64_t{kSlices}, sides.m, packed}) : y;
   const std::size_t lanes = lanes_of(variant);
   device->launch(device->kernel("matmul_tensor_many", "tensor_many", variant.options()),
-                 {lanes * divide_up(sides.m, kWarpRows * variant.warps_n), divide_up(groups, variant.warps_m),
+                 {lanes * divide_up(sides.m, variant.warp_rows * variant.warps_n), divide_up(groups, variant.warps_m),
                   variant.split ? kSlices : 1},
                  {lanes, 1, 1}, halves.terms.buffer(), halves.terms.offset(), halves.back.buffer(),
                  halves.back.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
@@ -105,12 +110,7 @@ void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, c
 }
 
 // The local memory that a group may have shows when it is tried: then with as much as every device allows.
-std::optional<TensorVariant> proven(const Tensor& x, const Sides& sides, WeightDType stored,
-                                    std::optional<Activation> gated) {
-  const cl::DevicePtr& device = x.device();
-  if (!tensor_cores(*device) || !tensor_takes(x, sides, stored)) return std::nullopt;
-  const TensorLimits limits{device->info().compute_units, local_bytes_of_unit(*device)};
-  TensorVariant variant = choose_tensor(limits, sides, stored, gated);
+std::optional<TensorVariant> proven(const cl::DevicePtr& device, TensorVariant variant) {
   const auto works = [&] {
     return variant_works(device, variant.key(), [&] { return tensor_agrees(device, variant); });
   };
@@ -118,7 +118,17 @@ std::optional<TensorVariant> proven(const Tensor& x, const Sides& sides, WeightD
   if (variant.ring_bytes == tuned_rings().least_ring && variant.rows > 0) return std::nullopt;
   variant.ring_bytes = tuned_rings().least_ring;
   variant.saves_locally = false;
+  variant.warp_rows = kWarpRows;
   return works() ? std::optional(variant) : std::nullopt;
+}
+
+std::optional<TensorVariant> proven(const Tensor& x, const Sides& sides, const TensorKind& kind) {
+  const cl::DevicePtr& device = x.device();
+  if (!may_round(kind.precision) || !tensor_cores(*device) || !tensor_takes(x, sides, kind.stored)) return std::nullopt;
+  const TensorLimits limits{device->info().compute_units, local_bytes_of_unit(*device)};
+  for (std::int32_t terms = terms_of(kind.precision); terms <= kMostTerms; ++terms)
+    if (const auto found = proven(device, choose_tensor(limits, sides, kind.stored, kind.gated, terms))) return found;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -132,7 +142,8 @@ std::string TensorVariant::options() const {
     text += join(" -DWARPS_M=", warps_m, " -DWARPS_N=", warps_n, " -DSPLIT=", split ? 1 : 0,
                  " -DSAVE_LOCALLY=", saves_locally ? 1 : 0);
   }
-  text += join(" -DRING_BYTES=", ring_bytes);
+  if (rows == 0 && warp_rows != kWarpRows) text += join(" -DWARP_ROWS=", warp_rows);
+  text += join(" -DRING_BYTES=", ring_bytes, terms == 1 ? " -DTERMS=1" : "");
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
   return text;
 }
@@ -140,10 +151,12 @@ std::string TensorVariant::options() const {
 std::string TensorVariant::key() const { return join(rows > 0 ? "matmul_tensor " : "matmul_tensor_many ", options()); }
 
 // Few rows wait for memory: the groups that run at a time share local memory, so that as much as possible is on its
-// way. Up to 64 rows, each unit is to have two groups at least; of more, half of the units are to be busy.
+// way. Up to 64 rows, each unit is to have two groups at least; of more, half of the units are to be busy. With one
+// term, warps of 64 rows read two thirds of the bytes for each product, from local memory and from the L2 cache: where
+// two such groups to a unit have room, and there are as many.
 TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, WeightDType stored,
-                            std::optional<Activation> gated) {
-  TensorVariant variant{stored, gated};
+                            std::optional<Activation> gated, std::int32_t terms) {
+  TensorVariant variant{stored, gated, terms};
   const std::size_t units = std::max<std::size_t>(limits.units, 1);
   // Of one of so many groups of a unit, each of which has `other` bytes besides, and the driver's 1 KiB.
   const auto ring = [&](std::size_t groups, std::size_t other, std::size_t least, std::size_t most) {
@@ -158,10 +171,17 @@ TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, Weig
     return variant;
   }
   variant.warps_n = sides.m <= kWarpRows ? 1 : 2;
+  constexpr std::size_t kWideRing = 49152, kOther = 2048;
+  TensorVariant wide = variant;
+  wide.warp_rows = kWideRows;
+  if (terms == 1 && groups_of(wide, sides) >= 2 * units &&
+      limits.local_bytes / 2 >= saved_bytes(wide) + kOther + kWideRing)
+    variant = wide;
   const std::size_t groups = groups_of(variant, sides), lanes = lanes_of(variant);
   variant.split = sides.m <= 2 * kWarpRows ? groups < 2 * units : 2 * groups <= units;
-  // A unit has the registers of 8 such warps; a lane saves 64 sums.
-  variant.ring_bytes = ring(256 / lanes, 256 * lanes + 2048, tuned_rings().many_ring / 2, tuned_rings().many_ring);
+  // A unit has the registers of 8 such warps.
+  variant.ring_bytes =
+      ring(256 / lanes, saved_bytes(variant) + kOther, tuned_rings().many_ring / 2, tuned_rings().many_ring);
   return variant;
 }
 
@@ -208,28 +228,27 @@ void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& 
 
 }  // namespace bare
 
-std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, WeightDType stored,
-                                         std::optional<Activation> gated, const InputNorm& norm) {
+std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, const TensorKind& kind,
+                                         const InputNorm& norm) {
   const cl::DevicePtr& device = x.device();
   if (norm.defined() && (!tensor_cores(*device) || !tensor_norms(*device, norm, sides))) return std::nullopt;
-  std::optional<TensorVariant> variant = proven(x, sides, stored, gated);
+  std::optional<TensorVariant> variant = proven(x, sides, kind);
   if (!variant || !norm.defined()) return variant;
   variant->normed = true;
   const auto agrees = [&] { return normed_agrees(device, *variant); };
   return variant_works(device, variant->key(), agrees) ? variant : std::nullopt;
 }
 
-bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
-                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
-  const std::optional<TensorVariant> variant = tensor_form(x, sides, stored, gated);
+bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, const TensorKind& kind, const Tensor& add,
+                   const Tensor& y, const Columns& columns) {
+  const std::optional<TensorVariant> variant = tensor_form(x, sides, kind);
   if (variant) bare::matmul_tensor(*variant, x, panels, sides, add, y, columns);
   return variant.has_value();
 }
 
 bool launch_tensor_normed(const Tensor& x, const InputNorm& norm, const Tensor& panels, const Sides& sides,
-                          WeightDType stored, std::optional<Activation> gated, const Tensor& add, const Tensor& y,
-                          const Columns& columns) {
-  const std::optional<TensorVariant> variant = tensor_form(x, sides, stored, gated, norm);
+                          const TensorKind& kind, const Tensor& add, const Tensor& y, const Columns& columns) {
+  const std::optional<TensorVariant> variant = tensor_form(x, sides, kind, norm);
   if (variant) bare::matmul_tensor(*variant, x, panels, sides, add, y, columns, norm);
   return variant.has_value();
 }

@@ -8,8 +8,9 @@
 //
 // The product of few rows of a layer's q, k and v may rotate and store them, too (qkv_tensor.h).
 //
-// Every form sums alike, so a row's bits do not depend on the rows beside it. A form that fails its self-test is
-// replaced by the work-group family (matmul_group.h), whose sums are rounded otherwise.
+// Every form of as many terms sums alike, so a row's bits do not depend on the rows beside it. A form that fails its
+// self-test is replaced: one of one term by that of two, that by the work-group family (matmul_group.h), whose sums are
+// rounded otherwise.
 //
 // Threads: every function may be called from any thread.
 #pragma once
@@ -26,8 +27,10 @@ namespace kvtrie::ops {
 struct TensorVariant {
   WeightDType stored = WeightDType::kFloat16;
   std::optional<Activation> gated;
-  std::int32_t rows = 0;                   // of a group: 1 or 8; 0: many, 32 warps_n
-  std::int32_t warps_m = 2, warps_n = 2;   // of many: warps of 64 packed outputs x 32 rows
+  std::int32_t terms = 2;                  // halves that stand for a number of x
+  std::int32_t rows = 0;                   // of a group: 1 or 8; 0: many, warp_rows * warps_n
+  std::int32_t warps_m = 2, warps_n = 2;   // of many: warps of 64 packed outputs x warp_rows rows
+  std::int32_t warp_rows = 32;             // 32, or 64
   bool split = false;                      // of many: a group for each slice of k
   std::size_t ring_bytes = 0;              // of local memory, for what is on its way
   bool saves_locally = true;               // of many: sums of earlier slices in local memory, not in registers
@@ -43,7 +46,7 @@ struct TensorLimits {
 };
 // REQUIRES: tensor_takes.
 TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, WeightDType stored,
-                            std::optional<Activation> gated);
+                            std::optional<Activation> gated, std::int32_t terms = 2);
 // Whether there is a form for such a product at all: by type, by k and by where x begins.
 bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexcept;
 // Whether a product of few rows is to norm them itself: each of its groups reads all of x once more for that, so x must
@@ -67,15 +70,21 @@ void matmul_tensor(const TensorVariant& variant, const Tensor& x, const Tensor& 
                    const Tensor& bias, const QkvEnd& end, const Columns& columns, const InputNorm& norm = {});
 }  // namespace bare
 
-// The form for such a product, if it works here; with a norm, if it is defined, for few rows only.
-std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, WeightDType stored,
-                                         std::optional<Activation> gated, const InputNorm& norm = {});
+// What a product is of: weights, or pairs of them where `gated`.
+struct TensorKind {
+  WeightDType stored = WeightDType::kFloat16;
+  Precision precision = Precision::kAuto;
+  std::optional<Activation> gated{};
+};
+// The form for such a product, if the precision allows one and it works here; with a norm, if it is defined, for few
+// rows only. One term that does not work is replaced by two.
+std::optional<TensorVariant> tensor_form(const Tensor& x, const Sides& sides, const TensorKind& kind,
+                                         const InputNorm& norm = {});
 // Whether matrix instructions took the product. REQUIRES: checked arguments.
-bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
-                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns);
+bool launch_tensor(const Tensor& x, const Tensor& panels, const Sides& sides, const TensorKind& kind, const Tensor& add,
+                   const Tensor& y, const Columns& columns);
 // The same of rms_norm of x, in one launch; false: nothing was launched.
 bool launch_tensor_normed(const Tensor& x, const InputNorm& norm, const Tensor& panels, const Sides& sides,
-                          WeightDType stored, std::optional<Activation> gated, const Tensor& add, const Tensor& y,
-                          const Columns& columns);
+                          const TensorKind& kind, const Tensor& add, const Tensor& y, const Columns& columns);
 
 }  // namespace kvtrie::ops

@@ -120,7 +120,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  if (may_round(w.precision()) && launch_tensor(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
+  if (launch_tensor(x, w.panels(), sides, {w.dtype(), w.precision()}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x.device(), sides.m, w.dtype(), w.precision(), {}), x, w.panels(), sides, add, y,
                       columns);
@@ -129,14 +129,14 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return may_round(w.precision()) && launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), {}, add, y, columns);
+  return launch_tensor_normed(x, norm, w.panels(), sides, {w.dtype(), w.precision()}, add, y, columns);
 }
 
 bool launch_normed(const Tensor& x, const InputNorm& norm, const PackedPair& w, Activation activation,
                    const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  return may_round(w.precision()) &&
-         launch_tensor_normed(x, norm, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()});
+  return launch_tensor_normed(x, norm, w.panels(), sides, {w.dtype(), w.precision(), activation}, {}, y,
+                              {0, w.out_features()});
 }
 
 // By the program that a product of as many rows with these weights needs, too.
@@ -155,7 +155,7 @@ void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   const Columns columns{0, w.out_features()};
-  if (may_round(w.precision()) && launch_tensor(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
+  if (launch_tensor(x, w.panels(), sides, {w.dtype(), w.precision(), activation}, {}, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   bare::matmul_gated(proven_for(x.device(), sides.m, w.dtype(), w.precision(), activation), x, w.panels(), sides, y);
 }

@@ -41,11 +41,11 @@ bool may_end(std::int64_t outputs, const QkvEnd& end) {
 
 // The form of one weight that stores, normed or not; nullopt: there is none here.
 std::optional<TensorVariant> stored_form(const QkvProduct& product, const PackedWeight& w, const QkvEnd& end) {
-  if (!may_round(w.precision())) return std::nullopt;
   const cl::DevicePtr& device = product.x.device();
   const Sides sides = sides_of(product.x, w.out_features(), w.in_features());
-  std::optional<TensorVariant> variant = tensor_form(product.x, sides, w.dtype(), {}, product.norm);
-  if (!variant && product.norm.defined()) variant = tensor_form(product.x, sides, w.dtype(), {});
+  const TensorKind kind{w.dtype(), w.precision()};
+  std::optional<TensorVariant> variant = tensor_form(product.x, sides, kind, product.norm);
+  if (!variant && product.norm.defined()) variant = tensor_form(product.x, sides, kind);
   if (!variant || variant->rows == 0) return std::nullopt;
   variant->stored_in = end.pool.formats;
   const auto agrees = [&] { return stored_agrees(device, *variant); };

@@ -125,6 +125,10 @@ Q8Blocks quantise_q8(std::span<const float> w, std::size_t in);
 // x [rows, in], every `block` neighbours of a row rounded to multiples of their largest magnitude / `levels`, as
 // kernels/matmul_integer.clh has them. Magnitudes of 2^-100 and above, finite.
 std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::size_t block, float levels);
+// x [rows, in], every number the half that is nearest once its row was multiplied by a power of two which brings the
+// largest magnitude to 2^14 and above, as kernels/matmul_tensor.clh has one term. Rows of zeros, or magnitudes of
+// 2^-100 and above, finite.
+std::vector<float> halved_rows(std::span<const float> x, std::size_t in);
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in);  // [out, in], exact
 // The numbers that GGML's blocks stand for, in their order.
 std::vector<float> dequantise_blocks(WeightDType dtype, std::span<const std::byte> blocks);

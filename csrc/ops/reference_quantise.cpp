@@ -37,6 +37,20 @@ std::vector<float> rounded_rows(std::span<const float> x, std::size_t in, std::s
   return rounded;
 }
 
+std::vector<float> halved_rows(std::span<const float> x, std::size_t in) {
+  constexpr int kTopExponent = 14;
+  std::vector<float> halved(x.begin(), x.end());
+  for (std::size_t row = 0; row < x.size(); row += in) {
+    const std::span<float> own = std::span(halved).subspan(row, in);
+    float most = 0.0f;
+    for (const float each : own) most = std::max(most, std::fabs(each));
+    if (most == 0.0f) continue;
+    const int up = kTopExponent - std::ilogb(most);
+    for (float& each : own) each = std::ldexp(half_to_float(float_to_half(std::ldexp(each, up))), -up);
+  }
+  return halved;
+}
+
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in) {
   const std::size_t count = (in + 31) / 32, out = blocks.scales.size() / count;
   std::vector<float> w(out * in);

@@ -39,7 +39,7 @@ struct WarmUp {
   CellFormats kv_formats = plain_format(DType::kFloat16);
   WeightDType weight_dtype = WeightDType::kFloat32;  // quantised: with an embedding table of float16
   std::optional<Activation> gated;                   // of blocks whose gate and up go through matmul_gated
-  Precision precision = Precision::kAuto;            // of products
+  Precision precision = Precision::kAuto;            // of products and attention
 };
 // Builds, self-tests and launches once every program that `spec` names: what caches of this shape do (put, attend,
 // move, turn, page), products for any number of rows, embedding, rms_norm, add, rope, argmax, sample. Waits.

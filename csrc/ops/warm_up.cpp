@@ -60,10 +60,12 @@ void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const CellSpans span{{0, static_cast<std::uint32_t>(cells), 0}};
   const CellSpans moved_span{{0, static_cast<std::uint32_t>(cells), 0, 1}};
   const std::vector<QueryRows> queries{{0, 2, cells - 2, span}}, moved{{0, 2, cells - 2, moved_span}};
+  AttentionOptions options;
+  options.precision = spec.precision;
   rope(q, Tensor::zeros(device, DType::kInt32, {2}), RopeParams{});
-  attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), {});
+  attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), options);
   const DevicePlan turns = upload_plan(device, plan_attention(moved, limits));
-  attend_spans(turn_queries(q, turns, RopeParams{}), pool, turns, {});
+  attend_spans(turn_queries(q, turns, RopeParams{}), pool, turns, options);
   if (!tensor_cores(*device)) return;
   constexpr std::int32_t kLeastSplit = 32, kMostSplits = 512;  // of keys; beyond, what only experiments ask for
   PlanLimits shortest = limits;
@@ -73,7 +75,7 @@ void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   for (; keys < (std::min(merged_splits(*device), kMostSplits) + 1) * kLeastSplit; keys += cells)
     again.push_back({0, static_cast<std::uint32_t>(cells), keys});
   const std::vector<QueryRows> long_ones{{0, 2, keys - 2, again}};
-  attend_spans(q, pool, upload_plan(device, plan_attention(long_ones, shortest)), {});
+  attend_spans(q, pool, upload_plan(device, plan_attention(long_ones, shortest)), options);
 }
 
 }  // namespace

@@ -35,10 +35,13 @@ inline constexpr WeightDType kBlockDTypes[] = {WeightDType::kQ8,   WeightDType::
                                                WeightDType::kQ5K,  WeightDType::kQ6K,  WeightDType::kQ2K};
 
 // How products of blocks are computed: kExact in float32 of the numbers that the blocks stand for; kAuto as is fastest
-// without a loss that counts; kFast with one term of 8 bits for a number of x where there are integer units.
+// without a loss that counts; kFast with one term for a number of x: 8 bits where there are integer units, a half where
+// there are matrix instructions, which also compute attention.
 enum class Precision : std::uint8_t { kAuto, kExact, kFast };
 // Whether products may be computed by what rounds otherwise than float32: integer units, matrix instructions.
 inline bool may_round(Precision precision) noexcept { return precision != Precision::kExact; }
+// Halves that stand for a float32 number where matrix instructions multiply it.
+inline std::int32_t terms_of(Precision precision) noexcept { return precision == Precision::kFast ? 1 : 2; }
 const char* name_of(Precision precision) noexcept;  // "auto", "exact", "fast"
 // Throws kArgument for an unknown name as `[where] precision: got ...`.
 Precision precision_from_name(std::string_view name, std::string_view where);

@@ -39,7 +39,9 @@ struct GroupWeight {
   DType source() const { return source_of(stored); }
   BlockMatrix blocks() const { return {shared_device(), bytes, stored, out}; }
   Tensor tensor() const { return Tensor::from_host(shared_device(), source(), {out, in}, bytes.data()); }
-  PackedWeight packed() const { return is_from_blocks(stored) ? pack_blocks(blocks()) : pack(tensor(), true, stored); }
+  PackedWeight packed(Precision precision = Precision::kAuto) const {
+    return is_from_blocks(stored) ? pack_blocks(blocks(), precision) : pack(tensor(), true, stored, precision);
+  }
   std::vector<float> products(const std::vector<float>& x) const {
     return reference::matmul(x, {numbers.data(), DType::kFloat32}, x.size() / static_cast<std::size_t>(in),
                              static_cast<std::size_t>(in), static_cast<std::size_t>(out));

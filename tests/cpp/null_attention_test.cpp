@@ -58,7 +58,8 @@ class NullAttention : public ::testing::TestWithParam<Heads> {
     return ops::plan_attention(queries, ops::plan_limits(*device_));
   }
 
-  std::vector<Launch> launches_of(const Work& work, const ops::AttentionPlan& plan) {
+  std::vector<Launch> launches_of(const Work& work, const ops::AttentionPlan& plan,
+                                  ops::Precision precision = ops::Precision::kAuto) {
     const auto [heads, kv_heads, dim] = GetParam();
     const auto cells = std::int64_t{work.shared} + work.conversations * (work.history - work.shared + work.rows);
     const auto pool = [&] { return Tensor::zeros(device_, DType::kFloat16, {kv_heads, cells, dim}); };
@@ -67,7 +68,9 @@ class NullAttention : public ::testing::TestWithParam<Heads> {
     const ops::DevicePlan uploaded = ops::upload_plan(device_, plan);
     bench::without_self_tests(*device_, journal_, [&] {
       device_->take_launch_times();
-      ops::attend_spans(q, layer, uploaded, {});
+      ops::AttentionOptions options;
+      options.precision = precision;
+      ops::attend_spans(q, layer, uploaded, options);
     });
     return device_->take_launch_times();
   }
@@ -93,6 +96,12 @@ std::size_t lines_of_form(std::size_t lines, std::int32_t dim) {
   for (const std::size_t fits : {8, 16, 32})
     if (lines <= fits) return fits;
   return dim <= 128 ? 64 : 32;
+}
+
+std::size_t lines_of_fast_form(std::size_t lines) {
+  for (const std::size_t fits : {8, 16, 32})
+    if (lines <= fits) return fits;
+  return 64;
 }
 
 constexpr Work kSteps[] = {{"one row", 1, 1, 4095, 0},          {"one row, long", 1, 1, 131071, 0},
@@ -130,6 +139,28 @@ TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
     EXPECT_EQ(merge.kernel, "attend_merge");
     EXPECT_EQ(merge.global[0], plan.rows * merge.local[0]);
     EXPECT_EQ(merge.global[1], std::size_t(heads));
+  }
+}
+
+// One term: 16 lines to a warp as soon as there are more than 8, where their registers allow it.
+TEST_P(NullAttention, FastTakesOneTermAndFewerWarps) {
+  const auto [heads, kv_heads, dim] = GetParam();
+  for (const Work& work : kSteps) {
+    SCOPED_TRACE(work.name);
+    const ops::AttentionPlan plan = plan_of(work);
+    const std::vector<Launch> usual = launches_of(work, plan), fast = launches_of(work, plan, ops::Precision::kFast),
+                              exact = launches_of(work, plan, ops::Precision::kExact);
+    ASSERT_EQ(fast.size(), usual.size());
+    EXPECT_NE(usual.front().options.find("-DTERMS=2"), std::string::npos);
+    EXPECT_EQ(exact.front().options, usual.front().options);
+    EXPECT_NE(fast.front().options.find("-DTERMS=1"), std::string::npos);
+    const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
+    const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
+    const Group group = group_of(fast.front().options), before = group_of(usual.front().options);
+    EXPECT_EQ(group.lines, dim > 128 ? before.lines : lines_of_fast_form(lines));
+    EXPECT_LE(group.warps, before.warps);
+    const std::size_t parts = (lines + group.lines - 1) / group.lines;
+    EXPECT_EQ(fast.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
   }
 }
 

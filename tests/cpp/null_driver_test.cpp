@@ -115,6 +115,16 @@ TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsPutsAndMerges) {
   EXPECT_EQ(up, null_driver::bytes().up + kCounters);
 }
 
+TEST_F(NullDriver, AFastStepTakesAsManyLaunches) {
+  const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
+  bench::NullModel model(journal, "gpu compute_capability=90", ops::Precision::kFast);
+  model.begin();
+  model.decode();
+  null_driver::reset();
+  model.decode();
+  EXPECT_EQ(calls("clEnqueueNDRangeKernel"), bench::NullModel::kTensorLaunches);
+}
+
 TEST_F(NullDriver, WhatHasNotChangedIsNotSetAgain) {
   for (int i = 0; i < 3; ++i) launch(buffer_);
   null_driver::reset();

@@ -13,7 +13,9 @@
 #include "cl/device.h"
 #include "null_driver.h"
 #include "null_self_tests.h"
+#include "ops/matmul_tensor.h"
 #include "ops/qkv.h"
+#include "ops/registry.h"
 #include "ops/tensor_cores.h"
 
 namespace kvtrie {
@@ -81,9 +83,55 @@ class NullQkv : public ::testing::Test {
     return {came, device_->take_launch_times()};
   }
 
+  // Of a product of `rows` rows with 4096 -> 14336 float16 numbers.
+  std::vector<cl::Device::LaunchTime> product_of(std::int64_t rows, ops::Precision precision) {
+    const Tensor w = Tensor::zeros(device_, DType::kFloat16, {14336, 4096}), x = zeros({rows, 4096});
+    bench::without_self_tests(*device_, journal_, [&] {
+      const ops::PackedWeight packed = ops::pack(w, true, std::nullopt, precision);
+      device_->take_launch_times();
+      ops::matmul(x, packed);
+    });
+    return device_->take_launch_times();
+  }
+
   cl::DevicePtr device_;
   std::filesystem::path journal_;
 };
+
+bool has(const std::string& options, const char* option) { return options.find(option) != std::string::npos; }
+
+// All kernels of a product, of few rows and of many.
+TEST_F(NullQkv, AFastProductHasOneTerm) {
+  for (const std::int64_t rows : {1, 8, 9, 64, 512}) {
+    SCOPED_TRACE(rows);
+    const auto usual = product_of(rows, ops::Precision::kAuto), fast = product_of(rows, ops::Precision::kFast);
+    ASSERT_EQ(fast.size(), usual.size());
+    for (std::size_t i = 0; i < fast.size(); ++i) {
+      EXPECT_EQ(fast[i].kernel, usual[i].kernel);
+      EXPECT_TRUE(has(fast[i].options, "-DTERMS=1"));
+      EXPECT_FALSE(has(usual[i].options, "-DTERMS"));
+    }
+  }
+  for (const auto& launch : product_of(8, ops::Precision::kExact)) EXPECT_EQ(launch.kernel, "matmul_few");
+}
+
+// One term that did not work is replaced by two, which are tried next.
+TEST_F(NullQkv, OneTermThatFailsIsReplacedByTwo) {
+  for (const std::int64_t rows : {1, 512}) {
+    SCOPED_TRACE(rows);
+    const auto fast = product_of(rows, ops::Precision::kFast);
+    const std::string program = rows == 1 ? "matmul_tensor " : "matmul_tensor_many ";
+    ops::registry::set_verdict(*device_, program + fast.back().options, false);
+    ops::TensorVariant least{ops::WeightDType::kFloat16, {}, 1};  // with as much local memory as every device allows
+    least.rows = rows == 1 ? 1 : 0;
+    least.ring_bytes = 40960;
+    least.saves_locally = false;
+    ops::registry::set_verdict(*device_, least.key(), false);
+    const auto again = product_of(rows, ops::Precision::kFast), usual = product_of(rows, ops::Precision::kAuto);
+    ASSERT_EQ(again.size(), usual.size());
+    for (std::size_t i = 0; i < again.size(); ++i) EXPECT_EQ(again[i].options, usual[i].options);
+  }
+}
 
 TEST_F(NullQkv, OneLaunchForEachWeight) {
   for (const Layer& layer :
@@ -91,19 +139,7 @@ TEST_F(NullQkv, OneLaunchForEachWeight) {
         Layer{"not rotated", 2, 4, 2, 64, 64, 0}, Layer{"interleaved", 2, 4, 2, 64, 64, 38, true},
         Layer{"float32", 1, 4, 2, 128, 128, 128, false, "float32"},
         Layer{"two formats", 1, 4, 2, 128, 128, 128, false, "float32/float16"}, Layer{"of 256", 4, 8, 1, 256, 256, 256},
-        Layer{"8 bits where there are integer units",
-              1,
-              4,
-              2,
-              64,
-              64,
-              64,
-              false,
-              "float16",
-              {},
-              false,
-              576,
-              ops::Precision::kFast},
+        Layer{"fast", 1, 4, 2, 64, 64, 64, false, "float16", {}, false, 576, ops::Precision::kFast},
         Layer{"q, k and v", 1, 8, 2, 128, 128, 128, false, "float16", {1024, 256, 256}}}) {
     SCOPED_TRACE(layer.name);
     const auto [came, launches] = launches_of(layer);
@@ -114,6 +150,8 @@ TEST_F(NullQkv, OneLaunchForEachWeight) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       EXPECT_EQ(launches[i].kernel, "tensor_few");
       EXPECT_NE(launches[i].options.find("-DNORMED=1 -DQKV=1 -DCELL_FORMAT="), std::string::npos);
+      const bool one_term = launches[i].options.find("-DTERMS=1") != std::string::npos;
+      EXPECT_EQ(one_term, layer.precision == ops::Precision::kFast);
       EXPECT_EQ(launches[i].global[0], 128U * ((static_cast<std::size_t>(parts[i]) + 31) / 32));
       EXPECT_EQ(launches[i].global[1], 1U);
     }

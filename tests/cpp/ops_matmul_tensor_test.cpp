@@ -55,6 +55,25 @@ TEST(MatmulTensorChoice, SplitsWhereUnitsWouldBeIdle) {
   EXPECT_FALSE(chosen(64, 20000, Activation::kSilu).split);  // 313
 }
 
+// Warps of 64 rows where two groups of 128 x 128 have room and there are two for each unit.
+TEST(MatmulTensorChoice, OneTermTakesLargerTiles) {
+  const auto one = [](const TensorLimits& limits, std::int32_t m, std::int32_t n) {
+    return choose_tensor(limits, {m, n, 4096}, WeightDType::kFloat16, {}, 1);
+  };
+  EXPECT_EQ(one(kLarge, 512, 14336).warp_rows, 64);  // 448 groups
+  EXPECT_EQ(one(kLarge, 512, 14336).ring_bytes, 49152U);
+  EXPECT_EQ(one(kLarge, 1024, 4096).warp_rows, 32);  // 256
+  EXPECT_EQ(one(kLarge, 2048, 4096).warp_rows, 64);
+  EXPECT_EQ(one({108, 164 << 10}, 4096, 14336).warp_rows, 32);
+  EXPECT_EQ(one(kLarge, 8, 14336).rows, 8);
+  EXPECT_EQ(chosen(4096, 14336).warp_rows, 32);
+  TensorVariant variant = one(kLarge, 512, 14336);
+  EXPECT_TRUE(contains(variant.key(), "-DTERMS=1"));
+  EXPECT_TRUE(contains(variant.key(), "-DWARP_ROWS=64"));
+  variant.terms = 2;
+  EXPECT_FALSE(contains(variant.key(), "TERMS"));
+}
+
 class MatmulTensor : public OpsTest {
  protected:
   static bool takes(std::int64_t k, WeightDType stored, std::int64_t first = 0) {
@@ -92,6 +111,12 @@ TEST_F(MatmulTensor, FallsBackWhereTheCompilerRefuses) {
   const TensorVariant variant =
       choose_tensor({emulated->info().compute_units, local_bytes_of_unit(*emulated)}, {3, 70, 64}, w.stored, {});
   EXPECT_EQ(registry::verdict(*emulated, variant.key()), false);
+  const PackedWeight fast = pack(Tensor::from_host(emulated, w.source(), {w.out, w.in}, w.bytes.data()), true,
+                                 std::nullopt, Precision::kFast);
+  EXPECT_TRUE(same_bits(download(matmul(some, fast)), download(matmul(some, packed))));
+  TensorVariant one_term = variant;
+  one_term.terms = 1;
+  EXPECT_EQ(registry::verdict(*emulated, one_term.key()), false);
   ASSERT_FALSE(warnings().empty());
   for (const std::string& warning : warnings()) EXPECT_TRUE(contains(warning, "is not used on")) << warning;
   warnings().clear();
@@ -137,15 +162,27 @@ TEST_F(MatmulTensorDevice, AgreesWithTheReference) {
 }
 
 TEST_F(MatmulTensorDevice, RowBitsDoNotDependOnTheOtherRows) {
-  for (const WeightDType stored : sampled(kGroupTypes, 11, 11)) {
+  for (const WeightDType stored : sampled(kGroupTypes, 11, 11))
+    for (const Precision precision : {Precision::kAuto, Precision::kFast}) {
+      const std::int64_t in = is_from_blocks(stored) ? 512 : 320;
+      const PackedWeight packed = GroupWeight(stored, kOut, in).packed(precision);
+      const Tensor x = upload(rows_of(kRows, in), {kRows, in});
+      const auto whole = download(matmul(x, packed));
+      for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {3, 5}, {64, 73}, {5, 75}, {2, 10}})
+        EXPECT_TRUE(same_bits(download(matmul(x.slice(begin, end), packed)),
+                              std::vector<float>(whole.begin() + begin * kOut, whole.begin() + end * kOut)))
+            << begin << " to " << end << ", " << name_of(stored) << " " << name_of(precision);
+    }
+}
+
+// One term: rows rounded as the reference rounds them, and warps of 64 rows as those of 32.
+TEST_F(MatmulTensorDevice, OneTermIsAHalf) {
+  for (const WeightDType stored : {WeightDType::kFloat16, WeightDType::kQ8, WeightDType::kQ4K}) {
     const std::int64_t in = is_from_blocks(stored) ? 512 : 320;
-    const PackedWeight packed = GroupWeight(stored, kOut, in).packed();
-    const Tensor x = upload(rows_of(kRows, in), {kRows, in});
-    const auto whole = download(matmul(x, packed));
-    for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {3, 5}, {64, 73}, {5, 75}, {2, 10}})
-      EXPECT_TRUE(same_bits(download(matmul(x.slice(begin, end), packed)),
-                            std::vector<float>(whole.begin() + begin * kOut, whole.begin() + end * kOut)))
-          << begin << " to " << end << ", " << name_of(stored);
+    const GroupWeight w(stored, kOut, in);
+    const auto x = Random(7).normals(static_cast<std::size_t>(kRows * in));
+    const auto wanted = w.products(reference::halved_rows(x, static_cast<std::size_t>(in)));
+    expect_close(download(matmul(upload(x, {kRows, in}), w.packed(Precision::kFast))), wanted, kProducts, "");
   }
 }
 

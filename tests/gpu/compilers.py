@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,8 +92,38 @@ def resident_warps(architecture: str, registers: int, shared: int, lanes: int) -
     return warps * min(groups, most // warps, by_registers, by_memory)
 
 
+_ARRAYS = re.compile(r"(\.shared \.align (\d+) \.b8 (\w+)_\$_\w+)\[(\d+)\]")
+_MOST_STATIC = 48 << 10
+
+
+def _assemblable(ptx: Path) -> tuple[Path, dict[str, int]]:
+    """What ptxas takes, and bytes of each kernel's local memory that this leaves out.
+
+    ptxas refuses kernels that declare more than 48 KiB, which NVIDIA's driver takes where a group may have as much
+    (docs/gpu.md): their arrays are declared with as few bytes as they are aligned to. Registers do not depend on that.
+    """
+    text, bytes_of = ptx.read_text(), Counter[str]()
+    for array in _ARRAYS.finditer(text):
+        bytes_of[array[3]] += int(array[4])
+    large = {kernel: total for kernel, total in bytes_of.items() if total > _MOST_STATIC}
+    left_out: Counter[str] = Counter()
+
+    def least(array: re.Match[str]) -> str:
+        if array[3] not in large:
+            return array[0]
+        left_out[array[3]] += int(array[4]) - int(array[2])
+        return f"{array[1]}[{array[2]}]"
+
+    if not large:
+        return ptx, left_out
+    to = ptx.with_suffix(".small.ptx")
+    to.write_text(_ARRAYS.sub(least, text))
+    return to, left_out
+
+
 def _nvidia(variant: Variant, architecture: str, ptx: Path) -> dict[str, Figures]:
-    assembled = [str(PTXAS), f"-arch={architecture}", "-v", "-o", "/dev/null", str(ptx)]
+    source, left_out = _assemblable(ptx)
+    assembled = [str(PTXAS), f"-arch={architecture}", "-v", "-o", "/dev/null", str(source)]
     said = _run(assembled, "nvidia", Path(f"{place(architecture, variant)}.log"))
     figures = {}
     for part in said.split("Compiling entry function '")[1:]:
@@ -101,9 +132,10 @@ def _nvidia(variant: Variant, architecture: str, ptx: Path) -> dict[str, Figures
         )
         found, shared = re.search(r"Used (\d+) registers", part), re.search(r"(\d+) bytes smem", part)
         assert found is not None
-        registers, group = int(found[1]), int(shared[1]) if shared else 0
+        name = part.split("'")[0]
+        registers, group = int(found[1]), (int(shared[1]) if shared else 0) + left_out.get(name, 0)
         warps = resident_warps(architecture, registers, group, variant.lanes)
-        figures[part.split("'")[0]] = Figures(registers, stores + loads, stack, group, warps)
+        figures[name] = Figures(registers, stores + loads, stack, group, warps)
     return figures
 
 

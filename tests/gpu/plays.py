@@ -12,7 +12,7 @@ import numpy as np
 
 import plays_tensor
 import ptx
-from variants import TENSOR_FORMS, TensorForm, Variant
+from variants import TensorForm, Variant, tensor_forms
 
 Play = Callable[[ptx.Program, int], ptx.Report]
 
@@ -291,13 +291,14 @@ def _tiles(dim: int, cells: int) -> Variant:
     return Variant("attention_group", options, ("attend_tiles",), 64)
 
 
-def _tensor(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
-    return Case(plays_tensor.variant(dim, form), "attend_tiles", plays_tensor.play(form, dim, group, 8e-7), unseen)
+def _tensor(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...], terms: int = 2) -> Case:
+    played = plays_tensor.play(form, dim, group, plays_tensor.BOUNDS[terms])
+    return Case(plays_tensor.variant(dim, form, terms), "attend_tiles", played, unseen)
 
 
-def _merging(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
-    played = plays_tensor.merging_play(form, dim, group, 8e-7)
-    return Case(plays_tensor.variant(dim, form, merges=True), "attend_tiles", played, unseen)
+def _merging(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...], terms: int = 2) -> Case:
+    played = plays_tensor.merging_play(form, dim, group, plays_tensor.BOUNDS[terms])
+    return Case(plays_tensor.variant(dim, form, terms, merges=True), "attend_tiles", played, unseen)
 
 
 def _many(stored: int) -> Variant:
@@ -329,9 +330,12 @@ PLAYS: list[Case] = [
     Case(_many(3), "matmul_many", product(70, 72, 64, 3, (64, 64), 3e-7)),
     Case(_tiles(64, 1), "attend_tiles", attention(64, np.float16, 1e-6), ((0, _PAIR), (1, _PAIR))),
     Case(_tiles(128, 0), "attend_tiles", attention(128, np.float32, 1e-6), ((0, _PAIR), (1, _PAIR))),
-    _tensor(64, TENSOR_FORMS[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13))),
-    _tensor(64, TENSOR_FORMS[0], 2, _OF_ONE_WARP),
-    _merging(64, TENSOR_FORMS[0], 2, _OF_ONE_WARP),
+    _tensor(64, tensor_forms(64)[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13))),
+    _tensor(64, tensor_forms(64)[0], 2, _OF_ONE_WARP),
+    _merging(64, tensor_forms(64)[0], 2, _OF_ONE_WARP),
+    _tensor(64, tensor_forms(64, 1)[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13)), 1),
+    _tensor(64, tensor_forms(64, 1)[0], 2, _OF_ONE_WARP, 1),
+    _merging(64, tensor_forms(64, 1)[0], 2, _OF_ONE_WARP, 1),
     Case(Variant("attention_merge", ("V_DIM=64", "LANES=64"), ("attend_merge",), 64), "attend_merge", merge(64)),
     *[Case(_ROWS, entry, row_kernel(entry), ((_LAST_OF[entry], _LAST),)) for entry in _ROWS.entries],
     Case(_QKV[0], "put_qkv", qkv(64, np.float32, 1e-6), _OF_QKV),

@@ -138,15 +138,31 @@ def weights(n: int, k: int, stored: int) -> Weights:
 _K_AT = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
 
 
-def split(x: Any) -> tuple[Any, Any]:
-    """tensor_split: halves [high, low][rows][k], and what sums are multiplied by."""
-    top = np.abs(x).max(-1)
-    exponent = np.minimum(141 - (top.view(np.uint32) >> 23).astype(np.int64), 126)
-    scaled = (x * np.exp2(exponent.astype(np.float64))[:, None]).astype(np.float32)
-    high = scaled.astype(np.float16)
-    low = (scaled - high.astype(np.float32)).astype(np.float16)
-    placed = np.stack([high, low]).reshape(2, len(x), -1, 16)[..., _K_AT]
-    return np.ascontiguousarray(placed.reshape(2, len(x), -1)), np.exp2(-exponent.astype(np.float64)).astype(np.float32)
+class Halves(NamedTuple):
+    """Rows of x as tensor_split leaves them: halves [term][rows][k], and what sums are multiplied by."""
+
+    placed: Any
+    back: Any
+
+    @classmethod
+    def of(cls, x: Any, terms: int) -> Halves:
+        top = np.abs(x).max(-1)
+        exponent = np.minimum(141 - (top.view(np.uint32) >> 23).astype(np.int64), 126)
+        left = (x * np.exp2(exponent.astype(np.float64))[:, None]).astype(np.float32)
+        made = []
+        for _ in range(terms):
+            made.append(left.astype(np.float16))
+            left = left - made[-1].astype(np.float32)
+        placed = np.stack(made).reshape(terms, len(x), -1, 16)[..., _K_AT]
+        back = np.exp2(-exponent.astype(np.float64)).astype(np.float32)
+        return cls(np.ascontiguousarray(placed.reshape(terms, len(x), -1)), back)
+
+    def numbers(self) -> Any:
+        """What they stand for, [rows][k] in float64."""
+        sums = self.placed.astype(np.float64).sum(0).reshape(len(self.back), -1, 16)
+        found = np.empty_like(sums)
+        found[..., _K_AT] = sums
+        return found.reshape(len(self.back), -1) * self.back[:, None].astype(np.float64)
 
 
 def numbers(rows: int, k: int) -> Any:
@@ -163,18 +179,23 @@ def _put(memory: ptx.GlobalMemory, given: list[Any]) -> list[Any]:
 
 
 class Product:
-    """One product of ``rows`` rows by each of its kernels; n is no multiple of 64 outputs. ``gated``: two weights."""
+    """One product of ``rows`` rows by each of its kernels; n is no multiple of 64 outputs. ``gated``: two weights.
+
+    ``terms``: halves that stand for a number of x. With one, results are those of the numbers that the halves are.
+    """
 
     ends: tuple[Any, ...] = ()  # further arguments of tensor_few
 
-    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False) -> None:
-        self.rows, self.n, self.k, self.stored, self.gated = rows, n, k, stored, gated
+    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False, terms: int = 2) -> None:
+        self.rows, self.n, self.k, self.stored, self.gated, self.terms = rows, n, k, stored, gated, terms
         self.packed_outputs = -(-n // 16) * 32 if gated else n
         self.groups = -(-self.packed_outputs // 64)
         self.x, self.w = numbers(rows, k), weights(self.groups * 64, k, stored)
         self.add = np.random.default_rng(9).standard_normal(n).astype(np.float32) * 1e-3
-        self.halves, self.back = split(self.x)
         self.given = self.x  # what the kernel reads
+        self.halves = Halves.of(self.x, terms)
+        if terms == 1:
+            self.x = self.halves.numbers()
 
     def wanted(self) -> Any:
         sums = self.x.astype(np.float64) @ self.w.numbers.T
@@ -195,6 +216,15 @@ class Product:
             error = np.linalg.norm(y[row] - wanted[row]) / scale if scale else np.abs(y[row]).max()
             assert error <= bound, f"row {row}: relative error: got {error:.1e}, allowed {bound:.1e}"
 
+    def check_rounding(self, y: Any) -> None:
+        """Against the numbers as they were given: half of the last of 11 bits of each, or of the smallest half."""
+        assert not self.gated
+        given, w = np.abs(self.given.astype(np.float64)), np.abs(self.w.numbers)[: self.n]
+        lost = given * 2.0**-11 + given.max(-1, keepdims=True) * 2.0**-39
+        wanted = self.given.astype(np.float64) @ self.w.numbers[: self.n].T + self.add
+        allowed = lost @ w.T + 1e-6 * (given @ w.T + np.abs(self.add))
+        assert (np.abs(y - wanted) <= allowed).all(), "an error beyond what rounding to a half loses"
+
     def _ends(self) -> list[Any]:
         return [self.add, 0, 0, 0 if self.gated else 1]
 
@@ -203,13 +233,13 @@ class Product:
         sums = np.zeros(parts.shape[1:], np.float32)
         for part in parts:
             sums = sums + part
-        return sums[:, : self.n] * self.back[:, None] + self.add
+        return sums[:, : self.n] * self.halves.back[:, None] + self.add
 
     def parts(self) -> Any:
         """Of each slice the products, multiplied as the halves are."""
         blocks = -(-self.k // 32)
         cuts = [min(i * -(-blocks // SLICES), blocks) * 32 for i in range(SLICES + 1)]
-        scaled = self.x / self.back[:, None].astype(np.float64)
+        scaled = self.x / self.halves.back[:, None].astype(np.float64)
         made = [scaled[:, a:b] @ self.w.numbers[:, a:b].T for a, b in zip(cuts, cuts[1:])]
         return np.stack(made).astype(np.float32)
 
@@ -221,23 +251,25 @@ class Product:
         report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
         return memory.get(y, (self.rows, self.n), np.float32), report
 
-    def many(self, program: ptx.Program, seed: int, warps: tuple[int, int], slices: bool) -> tuple[Any, ptx.Report]:
+    def many(self, program: ptx.Program, seed: int, warps: tuple[int, int], slices: bool, rows_of_warp: int = 32,
+             counting: bool = False) -> tuple[Any, ptx.Report]:  # fmt: skip
         """y, or the parts of each slice."""
         memory = ptx.GlobalMemory()
         packed = self.groups * 64
         shape = (SLICES, self.rows, packed) if slices else (self.rows, self.n)
         y = memory.put(np.full(shape, np.nan, np.float32))
-        given = [self.halves, 0, self.back, 0, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k,
-                 shape[-1], self.groups]  # fmt: skip
-        grid = (-(-self.rows // (32 * warps[1])), -(-self.groups // warps[0]), SLICES if slices else 1)
+        x = [self.halves.placed, 0, self.halves.back, 0]
+        given = [*x, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k, shape[-1], self.groups]
+        grid = (-(-self.rows // (rows_of_warp * warps[1])), -(-self.groups // warps[0]), SLICES if slices else 1)
         lanes = 32 * warps[0] * warps[1]
-        report = ptx.Launch(program, grid, (lanes, 1, 1), _put(memory, given), seed).run(memory, resident=2)
+        launch = ptx.Launch(program, grid, (lanes, 1, 1), _put(memory, given), seed)
+        report = launch.run(memory, resident=2, counting=counting)
         return memory.get(y, shape, np.float32), report
 
     def join(self, program: ptx.Program, seed: int, parts: Any) -> tuple[Any, ptx.Report]:
         memory = ptx.GlobalMemory()
         y = memory.put(np.full((self.rows, self.n), np.nan, np.float32))
-        given = [parts, 0, self.back, 0, *self._ends(), y, 0, self.rows, self.n, self.groups * 64, self.n]
+        given = [parts, 0, self.halves.back, 0, *self._ends(), y, 0, self.rows, self.n, self.groups * 64, self.n]
         grid = (-(-self.n // 128), self.rows, 1)
         report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
         return memory.get(y, (self.rows, self.n), np.float32), report
@@ -248,8 +280,8 @@ class NormedProduct(Product):
 
     EPS, OFFSET = 1e-6, 1.0
 
-    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False) -> None:
-        super().__init__(rows, n, k, stored, gated)
+    def __init__(self, rows: int, n: int, k: int, stored: int, gated: bool = False, terms: int = 2) -> None:
+        super().__init__(rows, n, k, stored, gated, terms)
         self.weight = (np.random.default_rng(11).standard_normal(k) * 0.5).astype(np.float32)
         self.ends = (self.weight, 0, self.EPS, self.OFFSET)
         squares = (self.given.astype(np.float64) ** 2).mean(-1, keepdims=True)
@@ -265,7 +297,7 @@ class NormedProduct(Product):
 
     def apart(self, normed: Any) -> Product:
         """The product of rows that were normed before."""
-        product = Product(self.rows, self.n, self.k, self.stored, self.gated)
+        product = Product(self.rows, self.n, self.k, self.stored, self.gated, self.terms)
         product.x = product.given = normed
         return product
 
@@ -274,17 +306,25 @@ class NormedProduct(Product):
 
 _BOUND = 3e-7  # two halves have 22 bits, and sums are of float32
 _NORM_BOUND = _BOUND + 4 * 2.0**-24  # a row's scale, and each number multiplied by it and by its weight
+_HALF_BOUND = 2.0**-11  # of numbers that were normed before they became one half each
 
 
-def few_variant(stored: int, rows: int, gated: bool = False, normed: bool = False) -> Variant:
+def one_term(terms: int) -> tuple[str, ...]:
+    """The option of kernels whose numbers of x are one half."""
+    return ("TERMS=1",) if terms == 1 else ()
+
+
+def few_variant(stored: int, rows: int, gated: bool = False, normed: bool = False, terms: int = 2) -> Variant:
     options = (f"STORED={stored}", f"ROWS={rows}", *(("GATED=1",) if gated else ()))
     options += ("NORMED=1",) if normed else ()
-    return Variant("matmul_tensor", options, ("tensor_few",), 128)
+    return Variant("matmul_tensor", (*options, *one_term(terms)), ("tensor_few",), 128)
 
 
-def many_variant(stored: int, warps: tuple[int, int], slices: bool = False, gated: bool = False) -> Variant:
+def many_variant(stored: int, warps: tuple[int, int], slices: bool = False, gated: bool = False, terms: int = 2,
+                 rows_of_warp: int = 32) -> Variant:  # fmt: skip
     options = (f"STORED={stored}", "SAVE_LOCALLY=0", f"WARPS_M={warps[0]}", f"WARPS_N={warps[1]}")
-    options += (f"SPLIT={int(slices)}", *(("GATED=1",) if gated else ()))
+    options += (f"SPLIT={int(slices)}", *(("GATED=1",) if gated else ()), *one_term(terms))
+    options += (f"WARP_ROWS={rows_of_warp}",) if rows_of_warp != 32 else ()
     return Variant("matmul_tensor_many", options, ("tensor_many", "tensor_join"), 32 * warps[0] * warps[1])
 
 
@@ -296,35 +336,39 @@ def _few(product: Product, rows: int, unseen: tuple[tuple[int, str], ...] = ()) 
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         y, report = product.few(program, seed, rows)
-        product.check(y, _NORM_BOUND if normed else _BOUND)
+        product.check(y, (_NORM_BOUND if product.terms == 2 else _HALF_BOUND) if normed else _BOUND)
+        if product.terms == 1 and not normed and not product.gated:
+            product.check_rounding(y)
         return report
 
-    return Case(few_variant(product.stored, rows, product.gated, normed), "tensor_few", play, unseen)
+    return Case(few_variant(product.stored, rows, product.gated, normed, product.terms), "tensor_few", play, unseen)
 
 
-def _many(product: Product, warps: tuple[int, int], slices: bool = False) -> Case:
+def _many(product: Product, warps: tuple[int, int], slices: bool = False, rows_of_warp: int = 32) -> Case:
     """y; with ``slices`` what tensor_join is to make of the parts."""
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
-        y, report = product.many(program, seed, warps, slices)
+        y, report = product.many(program, seed, warps, slices, rows_of_warp)
         product.check(product.joined(y) if slices else y, _BOUND)
         return report
 
-    return Case(many_variant(product.stored, warps, slices, product.gated), "tensor_many", play)
+    variant = many_variant(product.stored, warps, slices, product.gated, product.terms, rows_of_warp)
+    return Case(variant, "tensor_many", play)
 
 
 def _split(product: Product) -> Case:
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         memory = ptx.GlobalMemory()
-        halves, back = memory.put(np.zeros_like(product.halves)), memory.put(np.zeros_like(product.back))
-        given = [product.x, 0, halves, 0, back, 0, product.rows, product.k]
+        wanted = product.halves
+        halves, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
+        given = [product.given, 0, halves, 0, back, 0, product.rows, product.k]
         launched = ptx.Launch(program, (1, product.rows, 1), (128, 1, 1), _put(memory, given), seed)
         report = launched.run(memory, resident=2)
-        assert (memory.get(halves, product.halves.shape, np.float16) == product.halves).all()
-        assert (memory.get(back, product.back.shape, np.float32) == product.back).all()
+        assert (memory.get(halves, wanted.placed.shape, np.float16) == wanted.placed).all()
+        assert (memory.get(back, wanted.back.shape, np.float32) == wanted.back).all()
         return report
 
-    return Case(many_variant(product.stored, (2, 2)), "tensor_split", play)
+    return Case(many_variant(product.stored, (2, 2), terms=product.terms), "tensor_split", play)
 
 
 def _join(product: Product) -> Case:
@@ -354,4 +398,18 @@ TENSOR_PLAYS: list[Case] = [
     _split(Product(3, 64, 544, 1)),
     _join(Product(3, 200, 64, 1)),
     _join(Product(3, 72, 64, 1, gated=True)),
+    # One term.
+    *[_few(Product(3, 72, 320, stored, terms=1), 8) for stored in (1, 3)],
+    *[_few(Product(3, 72, 512, stored, terms=1), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10, 11)],
+    _few(Product(1, 72, 544, 1, terms=1), 1),
+    _few(Product(1, 72, 256, 8, terms=1), 1),
+    _few(Product(9, 40, 320, 3, gated=True, terms=1), 8),
+    _few(NormedProduct(3, 72, 320, 1, terms=1), 8),
+    _few(NormedProduct(1, 72, 256, 8, terms=1), 1),
+    _many(Product(9, 72, 320, 3, terms=1), (2, 1), slices=True),
+    _many(Product(9, 40, 320, 1, gated=True, terms=1), (1, 1)),
+    _many(Product(130, 72, 320, 1, terms=1), (1, 2), rows_of_warp=64),
+    _many(Product(65, 72, 256, 8, terms=1), (2, 1), rows_of_warp=64),
+    _many(Product(9, 40, 320, 3, gated=True, terms=1), (1, 1), rows_of_warp=64),
+    _split(Product(3, 64, 544, 1, terms=1)),
 ]

@@ -49,56 +49,82 @@ def test_a_kernel_computes_what_numpy_does(case: Case, seed: int) -> None:
     case.play(program_of(case), seed)
 
 
+@pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("stored", [1, 3, 8, 10, 11])
-def test_a_row_has_the_same_bits_in_every_form(stored: int, gated: bool) -> None:
-    """Alone, among 8, among many, and with a group for each slice of k."""
-    product = Product(4, 40, 320 if stored < 4 else 512, stored, gated)
+def test_a_row_has_the_same_bits_in_every_form(stored: int, gated: bool, terms: int) -> None:
+    """Alone, among 8, among many, by warps of 32 rows and of 64, and with a group for each slice of k."""
+    product = Product(4, 40, 320 if stored < 4 else 512, stored, gated, terms)
 
     def program(variant: Variant, entry: str) -> ptx.Program:
         return ptx.Program(text_of(variant), entry)
 
-    alone, _ = product.few(program(few_variant(stored, 1, gated), "tensor_few"), 1, 1)
-    among, _ = product.few(program(few_variant(stored, 8, gated), "tensor_few"), 2, 8)
-    many, _ = product.many(program(many_variant(stored, (1, 1), gated=gated), "tensor_many"), 3, (1, 1), False)
-    slices = many_variant(stored, (2, 2), True, gated)
+    alone, _ = product.few(program(few_variant(stored, 1, gated, terms=terms), "tensor_few"), 1, 1)
+    among, _ = product.few(program(few_variant(stored, 8, gated, terms=terms), "tensor_few"), 2, 8)
+    found = [among]
+    for of_warp in (32, 64) if terms == 1 else (32,):
+        variant = many_variant(stored, (1, 1), gated=gated, terms=terms, rows_of_warp=of_warp)
+        found.append(product.many(program(variant, "tensor_many"), 3, (1, 1), False, of_warp)[0])
+    slices = many_variant(stored, (2, 2), True, gated, terms)
     parts, _ = product.many(program(slices, "tensor_many"), 4, (2, 2), True)
-    joined, _ = product.join(program(slices, "tensor_join"), 5, parts)
-    for each in (among, many, joined):
+    found.append(product.join(program(slices, "tensor_join"), 5, parts)[0])
+    for each in found:
         assert (each.view(np.uint32) == alone.view(np.uint32)).all()
 
 
+# Warp instructions of the loop over k for each 16 outputs x 8 rows x 16 k of float16, by terms and rows of a warp.
+COSTS = {(2, 32): 7.0, (1, 32): 3.6, (1, 64): 2.6}
+
+
+@pytest.mark.parametrize(("terms", "of_warp"), COSTS)
+def test_what_a_product_costs(terms: int, of_warp: int) -> None:
+    """Instructions, and bytes that two terms or smaller tiles read more of; local memory without bank conflicts."""
+    found = []
+    for k in (256, 512):
+        product, warps = Product(2 * of_warp, 128, k, 1, terms=terms), (2, 2)
+        program = ptx.Program(text_of(many_variant(1, warps, terms=terms, rows_of_warp=of_warp)), "tensor_many")
+        found.append(product.many(program, 1, warps, False, of_warp, counting=True)[1])
+    products = 2 * of_warp * 128 * 256 / (16 * 8 * 16)
+    each = (found[1].total - found[0].total) / products
+    assert each <= COSTS[terms, of_warp], f"instructions for each product: {each:.2f}"
+    counts = {name: found[1].counts[name] - found[0].counts[name] for name in found[1].counts}
+    assert counts["ldmatrix wavefronts"] == counts["ldmatrix matrices"]
+    copied = 128 + 2 * of_warp * terms  # halves for each k
+    assert counts["wavefronts of copies"] == copied * 256 * 2 // 128, "one for each 128 bytes"
+
+
+@pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("stored", [1, 3, 8, 10])
-def test_a_norm_inside_of_a_product_changes_no_bit(stored: int, gated: bool) -> None:
+def test_a_norm_inside_of_a_product_changes_no_bit(stored: int, gated: bool, terms: int) -> None:
     """Those of a launch of rms_norm and a product after it, and the same alone and among 8."""
-    product = NormedProduct(4, 40, 320 if stored < 4 else 512, stored, gated)
+    product = NormedProduct(4, 40, 320 if stored < 4 else 512, stored, gated, terms)
     norm = Variant("rows", ("LANES=64", "ROW_VW=4"), ("rms_norm",), 64)
     apart = product.apart(product.normed(ptx.Program(text_of(norm), "rms_norm"), 1))
-    wanted, _ = apart.few(ptx.Program(text_of(few_variant(stored, 8, gated)), "tensor_few"), 2, 8)
+    wanted, _ = apart.few(ptx.Program(text_of(few_variant(stored, 8, gated, terms=terms)), "tensor_few"), 2, 8)
     for rows in (1, 8):
-        program = ptx.Program(text_of(few_variant(stored, rows, gated, normed=True)), "tensor_few")
+        program = ptx.Program(text_of(few_variant(stored, rows, gated, normed=True, terms=terms)), "tensor_few")
         got, _ = product.few(program, 3, rows)
         assert (got.view(np.uint32) == wanted.view(np.uint32)).all()
 
 
 # Every kind of head with one type of weights; with the others those whose tiles lie apart, in a group and in several.
-STORING = [(1, of) for of in (HALVES, PART, INTERLEAVED, PLAIN, WIDE)]
-STORING += [(3, HALVES), (3, WIDE), (8, HALVES), (10, WIDE)]
+STORING = [(1, of, 2) for of in (HALVES, PART, INTERLEAVED, PLAIN, WIDE)]
+STORING += [(3, HALVES, 2), (3, WIDE, 2), (8, HALVES, 2), (10, WIDE, 2), (1, HALVES, 1), (3, WIDE, 1), (8, PART, 1)]
 
 
-@pytest.mark.parametrize(("stored", "of"), STORING, ids=str)
-def test_a_product_that_rotates_and_stores_changes_no_bit(stored: int, of: Heads) -> None:
+@pytest.mark.parametrize(("stored", "of", "terms"), STORING, ids=str)
+def test_a_product_that_rotates_and_stores_changes_no_bit(stored: int, of: Heads, terms: int) -> None:
     """Those of a launch of the product and one of put_qkv, alone and among 8; in float16 and float32."""
     half = of is not PART
-    product = qkv_plays.made(stored, 3, True, of, half)
+    product = qkv_plays.made(stored, 3, True, of, half, terms)
     put = Variant("qkv", (f"K_DIM={of.k_dim}", f"CELL_FORMAT={int(half)}", "LANES=64", "ROW_VW=4"), ("put_qkv",), 64)
-    plain = ptx.Program(text_of(few_variant(stored, 8, normed=True)), "tensor_few")
+    plain = ptx.Program(text_of(few_variant(stored, 8, normed=True, terms=terms)), "tensor_few")
     wanted = product.apart(plain, ptx.Program(text_of(put), "put_qkv"), 8)
     for rows in (1, 8):
-        variant = qkv_plays.variant(stored, rows, True, int(half))
+        variant = qkv_plays.variant(stored, rows, True, int(half), terms)
         got, _ = product.few(ptx.Program(text_of(variant), "tensor_few"), 2, rows)
-        product.check(got, qkv_plays.BOUND)
+        product.check(got, qkv_plays.BOUNDS[terms])
         assert got.same_bits(wanted)
 
 
@@ -110,7 +136,7 @@ def test_weights_one_after_the_other_rotate_and_store_alike(stored: int) -> None
     wanted, _ = whole.few(program, 1, 8)
     first, second = whole.cut(HALVES.turned)
     for part in (first, second):
-        part.check(part.few(program, 2, 8)[0], qkv_plays.BOUND)
+        part.check(part.few(program, 2, 8)[0], qkv_plays.BOUNDS[2])
     assert first.few(program, 3, 8)[0].with_parts_of(second.few(program, 4, 8)[0]).same_bits(wanted)
 
 

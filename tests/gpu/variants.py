@@ -64,7 +64,14 @@ class TensorForm(NamedTuple):
         return (*made, "MERGES=1") if merges else made
 
 
-TENSOR_FORMS = tuple(TensorForm(*each) for each in ((1, True), (2, True), (4, True), (4, False)))
+def tensor_forms(dim: int, terms: int = 2) -> tuple[TensorForm, ...]:
+    """As csrc/ops/attention_tensor.cpp has them for heads of ``dim`` numbers."""
+    paired = tuple(TensorForm(warps, True) for warps in (1, 2, 4))
+    if dim > 128:
+        return paired
+    if terms == 1:
+        return (paired[0], *(TensorForm(warps, False) for warps in (1, 2, 4)))
+    return (*paired, TensorForm(4, False))
 
 
 def _products() -> list[Variant]:
@@ -93,7 +100,7 @@ def _products() -> list[Variant]:
 def _tensor_products() -> list[Variant]:
     """matmul_tensor.cl and matmul_tensor_many.cl with the local memory that every device allows.
 
-    All types of weights for one row and for many; all forms of float16, q8_0 and q4_K.
+    All types of weights for one row and for many; all forms of float16, q8_0 and q4_K, some of them with one term.
     """
     made = []
     for stored in (1, *range(3, 12)):
@@ -116,7 +123,21 @@ def _tensor_products() -> list[Variant]:
         made.append(Variant("matmul_tensor", (few, "ROWS=8", "QKV=1", "CELL_FORMAT=0"), ("tensor_few",), 128))
         small = (few, "SAVE_LOCALLY=1", "WARPS_M=1", "WARPS_N=1", "SPLIT=0", "GATED=1")
         made.append(Variant("matmul_tensor_many", small, ("tensor_many",), 32))
+        made += _with_one_term(few)
     return made
+
+
+def _with_one_term(stored: str) -> list[Variant]:
+    """Of few rows the smallest form and the largest; of many each kind of warp, of slices and of y."""
+    few = [(stored, "ROWS=1", "TERMS=1"), (stored, "ROWS=8", "TERMS=1"),
+           (stored, "ROWS=8", "GATED=1", "NORMED=1", "TERMS=1"),
+           (stored, "ROWS=8", "NORMED=1", "QKV=1", "CELL_FORMAT=1", "TERMS=1")]  # fmt: skip
+    many = (stored, "SAVE_LOCALLY=0", "TERMS=1")
+    made = [Variant("matmul_tensor", options, ("tensor_few",), 128) for options in few]
+    made.append(Variant("matmul_tensor_many", (*many, "WARPS_N=2", "SPLIT=0"), ("tensor_many", "tensor_split"), 128))
+    made.append(Variant("matmul_tensor_many", (*many, "WARPS_N=1", "SPLIT=1"), ("tensor_many", "tensor_join"), 64))
+    wide = (stored, "SAVE_LOCALLY=1", "TERMS=1", "WARP_ROWS=64", "RING_BYTES=49152")
+    return [*made, Variant("matmul_tensor_many", (*wide, "WARPS_N=2", "SPLIT=0"), ("tensor_many",), 128)]
 
 
 def _attention() -> list[Variant]:
@@ -133,10 +154,10 @@ def _attention() -> list[Variant]:
 
 
 def _attention_tensor() -> list[Variant]:
-    """All forms with the accuracy of float32, and those that merge; the fast one for many lines."""
-    forms = [(dim, form) for dim in (64, 128, 256) for form in TENSOR_FORMS if form.paired or dim <= 128]
-    made = [(dim, form, 2, merges) for dim, form in forms for merges in (False, True)]
-    made += [(dim, TENSOR_FORMS[-1], 1, False) for dim in (64, 128)]
+    """All forms, with one term and with two, and those that merge: of one term the first of them."""
+    made = [(dim, form, 2, merges) for dim in (64, 128, 256) for form in tensor_forms(dim) for merges in (False, True)]
+    made += [(dim, form, 1, False) for dim in (64, 128, 256) for form in tensor_forms(dim, 1)]
+    made += [(dim, TensorForm(1, True), 1, True) for dim in (64, 128, 256)]
     return [Variant("attention_tensor", form.options(dim, terms, merges), ("attend_tiles",), 32 * form.warps)
             for dim, form, terms, merges in made]  # fmt: skip
 
