@@ -6,6 +6,8 @@
 
 ``merge`` in its kernel and in a launch behind it: up to how many splits of 512 keys it pays (FamilyRow::merged_splits).
 
+Every case with both precisions, "auto" and "fast": two halves for a number of q and one.
+
 Layers are asked in turn, so that K and V come from memory. ``share``: bytes of K and V that have to be read at least
 once, against the rate of a copy.
 """
@@ -57,8 +59,10 @@ def attention(rows: Rows) -> None:
 
 def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int, history: int, own: int) -> None:
     works, nbytes = _layers_of(device, what, conversations, history, own)
-    us, launches = device_us(device, works, 4 if own == 1 else 2)
-    _tell(rows, what, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
+    for precision in ("auto", "fast"):
+        asked = [partial(work, precision=precision) for work in works]
+        us, launches = device_us(device, asked, 4 if own == 1 else 2)
+        _tell(rows, what, precision, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
 
 
 def _merge(rows: Rows, device: Any, conversations: int, history: int) -> None:
@@ -105,14 +109,23 @@ def _layers_of(device: Any, what: str, conversations: int, history: int, own: in
 
 
 def _tell(
-    rows: Rows, what: str, conversations: int, history: int, own: int, us: float, launches: float, share: float
+    rows: Rows,
+    what: str,
+    precision: str,
+    conversations: int,
+    history: int,
+    own: int,
+    us: float,
+    launches: float,
+    share: float,
 ) -> None:
     seen = own * history + own * (own + 1) / 2  # keys of all rows of one conversation
     flops = 4.0 * conversations * seen * HEADS * DIM / us * 1e6
     rows.say(
-        f"{what:8} {conversations:3} conversations, {own:4} rows on {history:6}: {us:10.1f} us a layer, {launches:.0f}"
-        f" launches, {share:5.2f} of a copy, {flops / 1e12:6.1f} TFLOP/s",
+        f"{what:8} {precision} {conversations:3} conversations, {own:4} rows on {history:6}: {us:10.1f} us a layer,"
+        f" {launches:.0f} launches, {share:5.2f} of a copy, {flops / 1e12:6.1f} TFLOP/s",
         what=what,
+        precision=precision,
         conversations=conversations,
         history=history,
         rows=own,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gpu.products import random_weight
 from gpu.rows import Rows, is_gpu, open_device
 
 STORED = ("float16", "q8_0", "q4_K", "q4_0")
+PRECISIONS = ("auto", "fast")
 HEADS, KV_HEADS, DIM = 8, 2, 128
 
 
@@ -25,10 +27,15 @@ def bits(rows: Rows) -> None:
     """Products of each kind of weight, then attention; ends with 1 where something differs."""
     device = open_device(times=False)
     inputs, out, many = (4096, 4096, 512) if is_gpu(device) else (256, 512, 64)
-    same = [rows.attempt(stored, partial(_product, rows, device, stored, inputs, out, many)) for stored in STORED]
     history = 5000 if is_gpu(device) else 300
-    same += [rows.attempt(dtype, partial(_attention, rows, device, dtype, history)) for dtype in ("float16", "float32")]
-    same += [rows.attempt(f"put, {stored}", partial(_puts, rows, device, stored, inputs)) for stored in STORED]
+    same = []
+    for stored, precision in product(STORED, PRECISIONS):
+        what = f"{stored}, {precision}"
+        same.append(rows.attempt(what, partial(_product, rows, device, stored, precision, inputs, out, many)))
+        same.append(rows.attempt(f"put, {what}", partial(_puts, rows, device, stored, precision, inputs)))
+    for dtype, precision in (("float16", "auto"), ("float16", "fast"), ("float32", "auto")):
+        what = f"{dtype}, {precision}"
+        same.append(rows.attempt(what, partial(_attention, rows, device, dtype, precision, history)))
     if not all(same):
         sys.exit(1)
 
@@ -40,19 +47,20 @@ def _same(rows: Rows, what: str, one: Any, other: Any) -> bool:
     return differ == 0
 
 
-def _product(rows: Rows, device: Any, stored: str, inputs: int, out: int, many: int) -> bool:
-    weight = random_weight(device, stored, inputs, out)
+def _product(rows: Rows, device: Any, stored: str, precision: str, inputs: int, out: int, many: int) -> bool:
+    weight = random_weight(device, stored, inputs, out, precision)
     x = np.random.default_rng(5).standard_normal((many, inputs)).astype(np.float32)
 
     def of(count: int) -> Any:
         return kv.ops.matmul(kv.tensor(x[:count], device=device), weight).numpy()
 
     whole = of(many)
-    told = [_same(rows, f"{stored}: {n} rows among {many}", of(n), whole[:n]) for n in (1, 2, 8, 9, 64)]
+    what = f"{stored}, {precision}"
+    told = [_same(rows, f"{what}: {n} rows among {many}", of(n), whole[:n]) for n in (1, 2, 8, 9, 64)]
     return all(told)
 
 
-def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
+def _attention(rows: Rows, device: Any, dtype: str, precision: str, history: int) -> bool:
     """The last row of a prefill, and the same row as a step of its own in a pool full of NaN."""
     random = np.random.default_rng(6)
     k, v = (random.standard_normal((history, KV_HEADS, DIM)).astype(np.float32) for _ in range(2))
@@ -65,27 +73,27 @@ def _attention(rows: Rows, device: Any, dtype: str, history: int) -> bool:
         for end in cuts:
             cache.start_forward(np.arange(begun, end), np.zeros(end - begun, np.int32))
             cache.put(0, k[begun:end], v[begun:end])
-            out = cache.attend(0, q[begun:end]).numpy()
+            out = cache.attend(0, q[begun:end], precision=precision).numpy()
             begun = end
         assert out is not None
         return out[-1]
 
-    prefill = attended([history])
+    prefill, name = attended([history]), f"{dtype}, {precision}"
     told = [
-        _same(rows, f"{dtype}: the last row of {history} after {cut}", attended([cut, history]), prefill)
+        _same(rows, f"{name}: the last row of {history} after {cut}", attended([cut, history]), prefill)
         for cut in (history - 1, history - 8, history - 9, history // 2)
     ]
     device._merge_in_attention(0)
     for cut in (history - 1, history - 8):
-        what = f"{dtype}: the last row of {history} after {cut}, merged by a launch"
+        what = f"{name}: the last row of {history} after {cut}, merged by a launch"
         told.append(_same(rows, what, attended([cut, history]), prefill))
     device._merge_in_attention(None)
     return all(told)
 
 
-def _puts(rows: Rows, device: Any, stored: str, inputs: int) -> bool:
+def _puts(rows: Rows, device: Any, stored: str, precision: str, inputs: int) -> bool:
     """Attention of steps whose products store their rows, and of steps with a launch for that."""
-    weight = random_weight(device, stored, inputs, (HEADS + 2 * KV_HEADS) * DIM)
+    weight = random_weight(device, stored, inputs, (HEADS + 2 * KV_HEADS) * DIM, precision)
     table = kv.ops.RopeTable(DIM, device=device)
     norm = (np.ones(inputs, np.float32), 1e-6, 0.0)
     x = np.random.default_rng(8).standard_normal((8, inputs)).astype(np.float32)
@@ -94,10 +102,10 @@ def _puts(rows: Rows, device: Any, stored: str, inputs: int) -> bool:
         device._put_in_products(puts)
         caches = [kv.caches.CausalCache([0], KV_HEADS, DIM, 64, device=device)]
         with kv.PrefixCache(caches, host_bytes=0) as cache, cache.begin(np.arange(16)) as session:
-            outs = [step.attend_qkv(0, x, table, weight=weight, norm=norm) for step in session.prefill(chunk=8)]
-            found.append(np.concatenate([out.numpy() for out in outs]))
+            asked = partial(kv.Step.attend_qkv, weight=weight, norm=norm, precision=precision)
+            found.append(np.concatenate([asked(step, 0, x, table).numpy() for step in session.prefill(chunk=8)]))
     device._put_in_products(None)
-    return _same(rows, f"{stored}: q, k and v stored by their product", *found)
+    return _same(rows, f"{stored}, {precision}: q, k and v stored by their product", *found)
 
 
 def _fill_with_nan(cache: Any, count: int) -> None:

@@ -3,6 +3,8 @@
 Several weights of one shape are used in turn, so that they come from memory and not from a cache. ``copy`` is what the
 share is of: bytes read and written by a copy of this process' own on the same device, in the same run.
 
+The first shape is also multiplied with ``precision="fast"``, one half for each number of x instead of two.
+
 ``norm`` compares a norm inside of a product with one in a launch of its own: up to how many numbers of x it pays
 (FamilyRow::norm_numbers).
 """
@@ -24,6 +26,7 @@ ROWS = (1, 8, 16, 64, 512, 4096)
 APART = 200 << 20  # bytes of weights in turn: several times what a GPU's caches hold
 MOST = 8  # weights in turn
 NORMED = ((576, 960), (576, 3072), (2048, 3072), (2048, 16384), (4096, 6144), (4096, 28672))
+FAST = (SHAPES[0], (256, 512))  # also with one half for a number of x; the second is that of an emulated device
 EVERY = 1 << 20  # numbers of x: more than any product of few rows has
 
 
@@ -37,7 +40,9 @@ def products(rows: Rows) -> None:
             if stored != "float16" and inputs % BLOCK_BYTES[stored][0]:
                 continue  # no whole blocks
             name = f"{stored} {inputs} -> {out}"
-            rows.attempt(name, partial(_products_of, rows, device, stored, inputs, out, rate))
+            for precision in ("auto", "fast") if (inputs, out) in FAST else ("auto",):
+                what = partial(_products_of, rows, device, stored, inputs, out, rate, precision)
+                rows.attempt(f"{name}, {precision}", what)
     for inputs, out in NORMED if gpu else ((256, 512),):
         for stored in ("float16", "q8_0"):
             rows.attempt(f"norm, {stored} {inputs} -> {out}", partial(_norms_of, rows, device, stored, inputs, out))
@@ -97,8 +102,8 @@ def _torch_copy(rows: Rows, count: int) -> float | None:
     return rate
 
 
-def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, rate: float) -> None:
-    weights = _in_turn(device, stored, inputs, out)
+def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, rate: float, precision: str) -> None:
+    weights = _in_turn(device, stored, inputs, out, precision)
     first = weights[0]
     random = np.random.default_rng(2)
     for lines in ROWS if is_gpu(device) else (1, 8, 64):
@@ -109,10 +114,11 @@ def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, ra
         us, launches = device_us(device, works, 5 if lines < 512 else 2)
         share, flops = first.nbytes / us * 1e6 / rate, 2.0 * lines * inputs * out / us * 1e6
         rows.say(
-            f"{stored:8} {inputs:6} -> {out:6} {lines:5} rows {us:9.1f} us {share:5.2f} of a copy"
+            f"{stored:8} {precision} {inputs:6} -> {out:6} {lines:5} rows {us:9.1f} us {share:5.2f} of a copy"
             f" {flops / 1e12:7.1f} TFLOP/s",
             what="product",
             stored=stored,
+            precision=precision,
             inputs=inputs,
             out=out,
             rows=lines,
@@ -124,23 +130,23 @@ def _products_of(rows: Rows, device: Any, stored: str, inputs: int, out: int, ra
         )
 
 
-def _in_turn(device: Any, stored: str, inputs: int, out: int) -> list[Any]:
+def _in_turn(device: Any, stored: str, inputs: int, out: int, precision: str = "auto") -> list[Any]:
     """As many weights as do not fit the caches together."""
-    first = random_weight(device, stored, inputs, out)
+    first = random_weight(device, stored, inputs, out, precision)
     count = min(MOST, max(1, APART // first.nbytes)) if is_gpu(device) else 2
-    return [first, *(random_weight(device, stored, inputs, out) for _ in range(count - 1))]
+    return [first, *(random_weight(device, stored, inputs, out, precision) for _ in range(count - 1))]
 
 
-def random_weight(device: Any, stored: str, inputs: int, out: int) -> Any:
+def random_weight(device: Any, stored: str, inputs: int, out: int, precision: str = "auto") -> Any:
     """Random blocks, scales of 2^-6, or random numbers."""
     random = np.random.default_rng(inputs)
     if stored == "float16":
         numbers = (random.standard_normal((1 << 20) + 7, np.float32) * 0.05).astype(np.float16)
-        return kv.ops.pack(kv.tensor(np.resize(numbers, (out, inputs)), device=device))
+        return kv.ops.pack(kv.tensor(np.resize(numbers, (out, inputs)), device=device), precision=precision)
     numbers_of, nbytes = BLOCK_BYTES[stored]
     blocks = random.integers(0, 256, ((1 << 14) + 7, nbytes), np.uint8)
     blocks[:, :2] = np.frombuffer(np.float16(2.0**-6).tobytes(), np.uint8)
     if stored == "q4_K":
         blocks[:, 2:4] = blocks[:, :2]
     packed = np.resize(blocks, (out, inputs // numbers_of * nbytes))
-    return kv.ops.pack_blocks(packed, stored, device=device)
+    return kv.ops.pack_blocks(packed, stored, device=device, precision=precision)

@@ -9,6 +9,8 @@
 namespace kvtrie::ops {
 namespace {
 
+constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
+
 // A history in two pieces over two splits, and rows at its end.
 class SameBits {
  public:
@@ -103,8 +105,11 @@ bool tensor_sizes(const AttentionSizes& sizes) noexcept {
          sizes.k_dim >= 64 && sizes.k_dim <= 256;
 }
 
+std::int32_t tensor_terms(const AttentionSizes& sizes, Precision precision) noexcept {
+  return sizes.k_dim > kMostUnpaired ? 2 : terms_of(precision);
+}
+
 std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes, std::int32_t terms) {
-  constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
   if (sizes.k_dim > kMostUnpaired) return {{1, true}, {2, true}, {4, true}};
   if (terms == 1) return {{1, true}, {1, false}, {2, false}, {4, false}};
   return {{1, true}, {2, true}, {4, true}, {4, false}};

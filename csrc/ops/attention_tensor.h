@@ -24,6 +24,8 @@ struct TensorForm {
 // Whether the kernel is made for these sizes: float16 cells, keys and values of one size, a multiple of 16 up to 256.
 bool tensor_sizes(const AttentionSizes& sizes) noexcept;
 
+// Halves that stand for a float32: one for kFast, where a warp has room for the lines that then fit an instruction.
+std::int32_t tensor_terms(const AttentionSizes& sizes, Precision precision) noexcept;
 // The forms that these sizes have, by the number of lines; the last one takes tiles of any number, in parts.
 std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes, std::int32_t terms);
 // The form for tiles of at most this many lines.

@@ -139,7 +139,7 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   reference::attend_spans(test.q, on_host(k_bytes, sizes.formats.k, sizes.k_dim),
                           on_host(v_bytes, sizes.formats.v, sizes.v_dim), static_cast<std::uint32_t>(sizes.heads),
                           test.queries, {0.0f, 0.0f, test.sinks}, wanted);
-  // One term: q and weights lose 2^-11, which scores of 256 numbers of random size multiply by some 10.
+  // One term: q and weights lose 2^-11, which scores of 128 numbers of random size multiply by some 10.
   return all_close(got, wanted, variant.tensor && variant.terms == 1 ? 1e-2f : 1e-5f);
 }
 
@@ -150,7 +150,7 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
   };
   if (kernel_family(*device) == KernelFamily::kWorkGroup) {
     const bool fits = aligned && !masked && tensor_sizes(sizes) && tensor_cores(*device);
-    for (std::int32_t terms = terms_of(precision); fits && terms <= 2; ++terms) {
+    for (std::int32_t terms = tensor_terms(sizes, precision); fits && terms <= 2; ++terms) {
       AttentionVariant tensor = tensor_variant(sizes, lanes_for(*device), terms);
       if (variant_works(device, tensor.key(), [&] { return tensor_agrees(device, tensor, sizes); })) return tensor;
     }

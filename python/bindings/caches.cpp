@@ -67,11 +67,11 @@ void put(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">&
 
 Tensor attend(CausalCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
               const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
-              const Typed<"ArrayLike | None">& sinks) {
+              const Typed<"ArrayLike | None">& sinks, const Typed<"str">& precision) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, "attend");
   return without_gil([&] { return self.attend(*self.current_forward(), number, query, options); });
 }
 
@@ -164,11 +164,11 @@ k and v are copies [n, kv_heads, dim] in the cache's dtypes (q8_0, q4h: float32)
       [](CausalCache& self, auto&&... given) { return self.choose_keys(*self.current_forward(), given...); },
       [](CausalCache& self, auto&&... given) { return self.attend_chosen(*self.current_forward(), given...); });
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
-        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(), py::arg("precision") = "auto",
         R"(Causal attention of this step's rows to their sequences, after ``put`` of that layer.
 
 q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, v_head_dim], or latent_dim; heads is a multiple of kv_heads. ``scale``,
-``softcap`` and ``sinks`` as in ``ops.attention``.)");
+``softcap``, ``sinks`` and ``precision`` as in ``ops.attention``.)");
 }
 
 const CacheDocs kDocs{

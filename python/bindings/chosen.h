@@ -86,7 +86,8 @@ void add_chosen(py::class_<Owner, Held...>& c, PlaceOf place_of, Choose choose, 
         const Placement place = place_of(self, number);
         const Tensor queries = to_tensor(q, place, kWhere, "q", DType::kFloat32),
                      numbers = to_tensor(chosen, place, kWhere, "chosen", DType::kInt32);
-        const ops::AttentionOptions options = to_attention(scale, py::none(), py::none(), place, kWhere);
+        const ops::AttentionOptions options =
+            to_attention(scale, py::none(), py::none(), py::str("auto"), place, kWhere);
         return without_gil([&] { return attend(self, number, queries, numbers, options); });
       },
       py::arg("layer"), py::arg("q"), py::arg("chosen"), py::arg("scale") = py::none(), kAttendChosen);

@@ -326,6 +326,9 @@ context of several devices without a queue, and for a device that ``devices()`` 
       py::arg("puts"),
       "For benches: whether products of few rows rotate and store q, k and v themselves; None: as the device does. "
       "False: a launch for each layer. Results keep their bits.");
+  c.def(
+      "_has_matrix_instructions", [](DeviceHandle& self) { return ops::tensor_cores(*self.open()); },
+      R"(Whether products and attention are tried by matrix instructions of halves, so that ``precision`` changes bits.)");
   c.def("_take_launch_times", &take_launch_times,
         R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).
 

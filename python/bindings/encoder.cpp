@@ -51,11 +51,11 @@ Typed<"tuple[Tensor, Tensor, Tensor]"> get(EncoderCache& self, const Typed<"int"
 
 Tensor attend(EncoderCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
               const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
-              const Typed<"ArrayLike | None">& sinks) {
+              const Typed<"ArrayLike | None">& sinks, const Typed<"str">& precision) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, "attend");
   return without_gil([&] { return self.attend(*self.current_forward(), number, query, options); });
 }
 
@@ -105,11 +105,12 @@ When every layer was put, the items are those of their sequences, and the cells 
 k and v are copies [n, kv_heads, head_dim] of the items of the step's sequences, each once; mask float32 [tokens, n] is 0 in
 the row's own item, else -inf.)");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
-        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(), py::arg("precision") = "auto",
         R"(Attention of this step's rows to all of their sequence's item; 0 for a sequence without one.
 
 q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, head_dim]; heads is a multiple of kv_heads. In a step that
-brings items after ``put`` of that layer. ``scale``, ``softcap`` and ``sinks`` as in ``ops.attention``.)");
+brings items after ``put`` of that layer. ``scale``, ``softcap``, ``sinks`` and
+``precision`` as in ``ops.attention``.)");
   c.def("item", &item, py::arg("seq"), "The sequence's item as (position, cells); None without one.");
 }
 

@@ -76,11 +76,11 @@ Typed<"tuple[Tensor, Tensor, Tensor]"> get(HybridCache& self, const Typed<"int">
 
 Tensor attend(HybridCache& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q,
               const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
-              const Typed<"ArrayLike | None">& sinks) {
+              const Typed<"ArrayLike | None">& sinks, const Typed<"str">& precision) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self.attention_component(number, "attend"));
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, "attend");
   return without_gil([&] { return self.attend(number, query, options); });
 }
 
@@ -169,7 +169,8 @@ such a step would fit.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), "``put`` of the cache that has the layer.");
   c.def("get", &get, py::arg("layer"), "``get`` of the cache that has the layer: (k, v, mask).");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
-        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), "``attend`` of the cache that has the layer.");
+        py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(), py::arg("precision") = "auto",
+        "``attend`` of the cache that has the layer.");
 }
 
 void add_recurrent_steps(Class& c) {

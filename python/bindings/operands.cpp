@@ -104,9 +104,14 @@ std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where) 
   return ropes;
 }
 
-ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const Placement& placement,
-                                   std::string_view where) {
+ops::Precision to_precision(const py::object& name, std::string_view where) {
+  return ops::precision_from_name(to_text(name, where, "precision"), where);
+}
+
+ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const py::object& precision,
+                                   const Placement& placement, std::string_view where) {
   ops::AttentionOptions options;
+  options.precision = to_precision(precision, where);
   if (!scale.is_none()) {
     const double factor = to_number(scale, where, "scale");
     require(factor > 0, where, "scale: got ", factor, ", allowed above 0, or None for 1 / sqrt(dim)");

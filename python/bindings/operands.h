@@ -23,8 +23,9 @@ ops::RopeParams to_rope(py::handle base, py::handle dims, py::handle scaling, bo
 std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where);
 
 // `sinks` is copied to `placement` unless it is a tensor.
-ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const Placement& placement,
-                                   std::string_view where);
+ops::Precision to_precision(const py::object& name, std::string_view where);
+ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const py::object& precision,
+                                   const Placement& placement, std::string_view where);
 
 // Of the scan of Mamba-2: x, dt, a, b, c and d in that order, copied to `placement` unless they are tensors; the limits
 // of dt, of which `most` may be None.

@@ -62,13 +62,14 @@ Tensor rope(const Typed<"ArrayLike">& x, const Typed<"ArrayLike">& positions, co
 
 Tensor attention(const Typed<"ArrayLike">& q, const Typed<"ArrayLike">& k, const Typed<"ArrayLike">& v,
                  const Typed<"ArrayLike | None">& mask, const Typed<"float | None">& scale,
-                 const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks) {
+                 const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks,
+                 const Typed<"str">& precision) {
   const Placement place = placement_among({q, k, v});
   const Tensor query = to_tensor(q, place, "attention", "q");
   const Tensor keys = to_tensor(k, place, "attention", "k");
   const Tensor values = to_tensor(v, place, "attention", "v");
   const Tensor added = to_optional_tensor(mask, place, "attention", "mask", DType::kFloat32);
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attention");
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, "attention");
   return without_gil([&] { return ops::attention(query, keys, values, added, options); });
 }
 
@@ -122,7 +123,7 @@ void warm_up(const Typed<"int">& heads, const Typed<"int">& kv_heads, const Type
   if (!activation.is_none()) {
     spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));
   }
-  spec.precision = ops::precision_from_name(to_text(precision, kWhere, "precision"), kWhere);
+  spec.precision = to_precision(precision, kWhere);
   const Placement place = to_placement(device, kWhere);
   require(!place.on_host, kWhere, "device: got \"host\", allowed an OpenCL device");
   without_gil([&] { ops::warm_up(place.device, spec); });
@@ -249,12 +250,15 @@ void init_ops(py::module_& core) {
   init_elementwise(m);
   init_norms(m);
   m.def("attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),
-        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(),
+        py::arg("precision") = "auto",
         R"(Dense attention for models that bring their own K and V.
 
 q float32 [tokens, heads, dim], k [n, kv_heads, dim], v [n, kv_heads, v_dim] -> float32 [tokens, heads, v_dim]. ``mask``
 [tokens, n] is added to the scores; -inf hides a key. ``scale``: None for 1 / sqrt(dim). ``softcap``: scores become
-softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only adds to the denominator.)");
+softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only adds to the denominator. ``precision``:
+"fast" rounds q and the weights of values to 11 bits where matrix instructions multiply halves of K and V (some GPUs); "auto" and
+"exact" are alike.)");
   m.def("concat", &concat, py::arg("tensors"), py::arg("axis") = -1,
         "Tensors of equal dtype, one after the other along an axis.");
   m.def("split", &split, py::arg("x"), py::arg("sizes"), py::arg("axis") = -1,

@@ -67,10 +67,6 @@ Tensor matmul(const Typed<"ArrayLike">& x, const Typed<"ArrayLike | ops.PackedWe
   return without_gil([&] { return ops::matmul(a, packed, added, first); });
 }
 
-ops::Precision to_precision(const py::object& name, const char* where) {
-  return ops::precision_from_name(to_text(name, where, "precision"), where);
-}
-
 ops::PackedWeight pack(const Typed<"ArrayLike">& w, const Typed<"Any | None">& dtype, const Typed<"str">& precision) {
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack", "dtype");
   const ops::Precision chosen = to_precision(precision, "pack");
@@ -203,8 +199,9 @@ to know. Sizes that are no multiples of 32 or 64 are filled up. ``precision``: h
 computed. "exact": they have the bits of the float32 weight d * q. "auto": the same, but on x86 processors with AVX-512
 VNNI or AMX each 32 neighbours of a row of x (16 for q6_K) are rounded to 16 bits, to multiples of their largest magnitude
 / 32639, and multiplied as integers, which is faster. "fast": to 8 bits, of which 127 are the largest, which is faster
-still and loses more; on other processors and on GPUs it is as "auto". A row's bits do not depend on the rows beside it
-in any of them.)");
+still and loses more. GPUs with matrix instructions multiply float16 and blocks by them, x as two halves with "auto",
+and with "fast" as one, 2^-11 off; "exact" is in float32. On other devices "fast" is as "auto". A row's bits do not depend
+on the rows beside it in any of them.)");
   m.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("dtype"), py::kw_only(), py::arg("device") = py::none(),
         py::arg("precision") = "auto",
         R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.

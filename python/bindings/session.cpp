@@ -100,15 +100,14 @@ void set_causal(Step& self, const Typed<"Integers">& except) {
 
 Tensor attend(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike">& q, const Typed<"ArrayLike | None">& k,
               const Typed<"ArrayLike | None">& v, const Typed<"float | None">& scale,
-              const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks) {
+              const Typed<"float | None">& softcap, const Typed<"ArrayLike | None">& sinks,
+              const Typed<"str">& precision) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
   const Placement place = placement_of(self, number);
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
   const Tensor keys = to_optional_tensor(k, place, "attend", "k"), values = to_optional_tensor(v, place, "attend", "v");
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
-  if (k.is_none() && v.is_none()) {
-    return without_gil([&] { return self.attend_stored(number, query, options); });
-  }
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, "attend");
+  if (k.is_none() && v.is_none()) return without_gil([&] { return self.attend_stored(number, query, options); });
   return without_gil([&] { return self.attend(number, query, keys, values, options); });
 }
 
@@ -118,17 +117,18 @@ Tensor attend_qkv(Step& self, const Typed<"int">& layer, const Typed<"ArrayLike"
                   const Typed<"float | None">& scale, const Typed<"float | None">& softcap,
                   const Typed<"ArrayLike | None">& sinks,
                   const Typed<"ops.PackedWeight | Sequence[ops.PackedWeight] | None">& weight,
-                  const Typed<"ArrayLike | None">& bias, const Typed<"tuple[ArrayLike, float, float] | None">& norm) {
+                  const Typed<"ArrayLike | None">& bias, const Typed<"tuple[ArrayLike, float, float] | None">& norm,
+                  const Typed<"str">& precision) {
   constexpr const char* kWhere = "attend_qkv";
   const std::int32_t number = to_int32(layer, kWhere, "layer");
   const Placement place = placement_of(self, number);
   const Tensor rows = to_tensor(qkv, place, kWhere, "qkv", DType::kFloat32);
   const ops::QkvOptions projection = to_qkv({rope, q_norm, k_norm, eps, offset}, place, kWhere);
-  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, kWhere);
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, precision, place, kWhere);
   const std::optional<Projection> product = to_projection(rows, weight, bias, norm, place, kWhere);
   return without_gil([&] {
-    return product ? self.attend_qkv(number, product->product, projection, options)
-                   : self.attend_qkv(number, rows, projection, options);
+    if (product) return self.attend_qkv(number, product->product, projection, options);
+    return self.attend_qkv(number, rows, projection, options);
   });
 }
 
@@ -182,26 +182,27 @@ when its session is asked for anything else before that.)",
   c.def_property_readonly("complete", &Step::complete, "Whether every layer was put.");
   c.def_property_readonly("dropped", &Step::dropped, "Whether it was dropped before it was complete.");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("k") = py::none(), py::arg("v") = py::none(),
-        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(),
+        py::arg("precision") = "auto",
         R"(Stores K and V of one layer and attends to the whole history, this step's rows included.
 
 q float32 [rows, heads, head_dim], k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim] -> float32 [rows, heads,
 v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None for 1 / sqrt(head_dim); ``softcap``,
-``sinks`` as in ``ops.attention``. Raises ``ArgumentError`` or ``ArgumentTypeError`` with nothing stored,
+``sinks``, ``precision`` as in ``ops.attention``. Raises ``ArgumentError`` or ``ArgumentTypeError`` with nothing stored,
 ``ClosedError`` once dropped.)");
   c.def("attend_qkv", &attend_qkv, py::arg("layer"), py::arg("qkv"), py::arg("rope") = py::none(),
         py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("eps") = 1e-6, py::arg("offset") = 0.0,
         py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(), py::kw_only(),
         py::arg("weight") = py::none(), py::arg("bias") = py::none(), py::arg("norm") = py::none(),
+        py::arg("precision") = "auto",
         R"(``attend`` for q, k and v that come out of one product: norms, rotates, stores and attends in few launches.
 
 qkv float32 [rows, heads * head_dim + kv_heads * (head_dim + v_head_dim)]: the heads of q, those of k, those of v ->
 float32 [rows, heads * v_head_dim]. Heads of q and k are normed as ``ops.rms_norm(head, q_norm, eps, offset)`` does where
 a weight [head_dim] is given, then rotated to the step's positions by the ``ops.RopeTable`` ``rope``, if any. ``scale``,
-``softcap`` and ``sinks`` as in ``attend``. With ``weight``, ``qkv`` is x [rows, in], and what is attended is
+``softcap``, ``sinks`` and ``precision`` as in ``attend``. With ``weight``, ``qkv`` is x [rows, in], and what is attended is
 ``ops.matmul(x, weight, add=bias, norm=norm)``: some devices then norm, multiply, rotate and store in one launch. The bits
-are those of the separate calls. Raises like ``attend``, and
-``NotSupportedError`` where the cache is on the host.)");
+are those of the separate calls. Raises like ``attend``, and ``NotSupportedError`` where the cache is on the host.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("heads_first") = false,
         R"(Stores K and V of one layer, once in each step.
 

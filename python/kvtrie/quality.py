@@ -105,9 +105,9 @@ def quality(
     text that is shipped, :func:`shipped_text`, which needs a tokenizer. ``dtypes``: of weights; "stored" is the
     model as ``load`` takes it. None: ``WEIGHT_FORMATS``, or those of a loaded model. ``kv_dtypes``: of K and V, a name,
     or two as a pair or as "K/V"; None: those of ``CELL_FORMATS`` that the model's heads can be kept in. Each of the one
-    is measured with each of the other. ``precision``: of products of blocks, as for ``load``; the reference's is
-    "exact", and where "auto" and "fast" have integer units, weights as stored with K and V in float32 are a row of
-    their own, which shows what these units lose. A loaded model is the reference with the precision that it has.
+    is measured with each of the other. ``precision``: as for ``load``; the reference's is "exact", and where "auto" and
+    "fast" have integer units or matrix instructions, weights as stored with K and V in float32 are a row of their own,
+    which shows what these lose. A loaded model is the reference with the precision that it has.
     ``context``: tokens of a window, of which the second half is scored, 4 or more.
     ``windows``: how many are read; None: all. ``progress``: called with (windows read, windows to be read).
 
@@ -157,7 +157,8 @@ def _loaded(model: str | os.PathLike[str] | Model, dtype: str, device: str | Non
 def _differs(exact: Model, precision: str) -> bool:
     """Whether ``precision`` computes other bits than the reference of the same weights."""
     blocks = any(dtype not in _NUMBERS for dtype in exact.kept.values())
-    return precision != exact.precision and blocks and integer_units(exact.device) != "none"
+    by_integers = blocks and integer_units(exact.device) != "none"
+    return precision != exact.precision and (by_integers or exact.device._has_matrix_instructions())
 
 
 def _pairs(kv_dtypes: Sequence[str | tuple[str, str]]) -> list[str]:

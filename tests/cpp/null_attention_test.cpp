@@ -142,7 +142,8 @@ TEST_P(NullAttention, AFormFitsItsTilesAndEveryTileHasItsGroups) {
   }
 }
 
-// One term: 16 lines to a warp as soon as there are more than 8, where their registers allow it.
+// One term: 16 lines to a warp as soon as there are more than 8. Larger heads, of which that many would not fit, keep
+// two.
 TEST_P(NullAttention, FastTakesOneTermAndFewerWarps) {
   const auto [heads, kv_heads, dim] = GetParam();
   for (const Work& work : kSteps) {
@@ -153,11 +154,15 @@ TEST_P(NullAttention, FastTakesOneTermAndFewerWarps) {
     ASSERT_EQ(fast.size(), usual.size());
     EXPECT_NE(usual.front().options.find("-DTERMS=2"), std::string::npos);
     EXPECT_EQ(exact.front().options, usual.front().options);
+    if (dim > 128) {
+      EXPECT_EQ(fast.front().options, usual.front().options);
+      continue;
+    }
     EXPECT_NE(fast.front().options.find("-DTERMS=1"), std::string::npos);
     const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
     const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
     const Group group = group_of(fast.front().options), before = group_of(usual.front().options);
-    EXPECT_EQ(group.lines, dim > 128 ? before.lines : lines_of_fast_form(lines));
+    EXPECT_EQ(group.lines, lines_of_fast_form(lines));
     EXPECT_LE(group.warps, before.warps);
     const std::size_t parts = (lines + group.lines - 1) / group.lines;
     EXPECT_EQ(fast.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));

@@ -73,8 +73,7 @@ def bits_of(
     return written.out[list(rows)], written.partials.reshape(*shape, dim), written.stats.reshape(*shape, 2)
 
 
-@pytest.mark.parametrize("terms", [1, 2])
-@pytest.mark.parametrize(("dim", "group"), [(64, 4), (128, 5), (256, 4)])
+@pytest.mark.parametrize(("dim", "group", "terms"), [(64, 4, 1), (128, 5, 1), (64, 4, 2), (128, 5, 2), (256, 4, 2)])
 def test_bits_depend_on_nothing_beside_a_row(dim: int, group: int, terms: int) -> None:
     """Of every form, in another order of warps: rows together, and one of them alone."""
     rows = tuple(range(9))

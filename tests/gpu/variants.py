@@ -65,10 +65,10 @@ class TensorForm(NamedTuple):
 
 
 def tensor_forms(dim: int, terms: int = 2) -> tuple[TensorForm, ...]:
-    """As csrc/ops/attention_tensor.cpp has them for heads of ``dim`` numbers."""
+    """As csrc/ops/attention_tensor.cpp has them for heads of ``dim`` numbers; with one term, of up to 128."""
     paired = tuple(TensorForm(warps, True) for warps in (1, 2, 4))
     if dim > 128:
-        return paired
+        return paired if terms == 2 else ()
     if terms == 1:
         return (paired[0], *(TensorForm(warps, False) for warps in (1, 2, 4)))
     return (*paired, TensorForm(4, False))
@@ -157,7 +157,7 @@ def _attention_tensor() -> list[Variant]:
     """All forms, with one term and with two, and those that merge: of one term the first of them."""
     made = [(dim, form, 2, merges) for dim in (64, 128, 256) for form in tensor_forms(dim) for merges in (False, True)]
     made += [(dim, form, 1, False) for dim in (64, 128, 256) for form in tensor_forms(dim, 1)]
-    made += [(dim, TensorForm(1, True), 1, True) for dim in (64, 128, 256)]
+    made += [(dim, TensorForm(1, True), 1, True) for dim in (64, 128)]
     return [Variant("attention_tensor", form.options(dim, terms, merges), ("attend_tiles",), 32 * form.warps)
             for dim, form, terms, merges in made]  # fmt: skip
 

@@ -83,7 +83,9 @@ class FakeStep:
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Any = None,
+        precision: str = "auto",
     ) -> npt.NDArray[np.float32]:
+        assert precision in kv.models.PRECISIONS
         q, k, v = (np.asarray(part, np.float64) for part in (q, k, v))
         out = np.empty((*q.shape[:2], v.shape[2]))
         for session, rows in self._parts():
@@ -108,6 +110,7 @@ class FakeStep:
         weight: Any = None,
         bias: Any = None,
         norm: Any = None,
+        precision: str = "auto",
     ) -> npt.NDArray[np.float32]:
         """The separate operations, one after the other; V's heads are as long as K's."""
         if weight is not None:
@@ -122,7 +125,7 @@ class FakeStep:
             part = np.ascontiguousarray(part)
             part = part if weight is None else kv.ops.rms_norm(part, weight, eps, offset)
             placed.append(part if rope is None else kv.ops.rope(part, self.positions, table=rope))
-        out = self.attend(layer, *placed, v, scale, softcap, sinks)
+        out = self.attend(layer, *placed, v, scale, softcap, sinks, precision)
         return out.reshape(len(out), -1)
 
     def conv(self, layer: int, x: Any, weight: Any) -> npt.NDArray[np.float32]:

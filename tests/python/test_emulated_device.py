@@ -93,6 +93,52 @@ def test_weights_larger_than_a_buffer_are_split(kind: str, dtypes: str, device: 
         assert (whole[1:], split[1:]) == ([False, False], [True, True]), dtype
 
 
+PRECISIONS = """
+import json, warnings
+import kvtrie as kv
+from fakes import DictStore
+warnings.simplefilter("ignore")  # kernels by matrix instructions are tried, and are not used
+store, told = DictStore(), []
+tokens = list(range(5, 85))  # more than the 64 that a store is asked for
+for precision in ("fast", "auto", "fast"):
+    model = kv.models.load("examples/tiny", dtype="float16", precision=precision)
+
+    def of(session):
+        logits = None
+        for step in session.prefill(chunk=30):
+            logits = model(step).numpy()
+        return logits.tobytes().hex()
+
+    def opened(**options):
+        caches = model.caches(capacity=256, warm_up=False)
+        return kv.PrefixCache(caches, fingerprint=model.fingerprint, **options)
+
+    with opened(host_bytes=0) as cache, cache.begin(tokens) as session:
+        cold = of(session)
+    with opened(store=store) as cache:
+        with cache.begin(tokens) as session:
+            reused, first = session.reused, of(session)
+        cache.flush()
+        with cache.begin(tokens) as session:
+            again, second = session.reused, of(session)
+    told.append([model.fingerprint, reused, again, cold == first, cold == second])
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.ci
+def test_precisions_of_a_gpu_with_matrix_instructions_share_nothing() -> None:
+    """What one wrote to a store answers it and not the other; cached and cold runs have the same bits."""
+    emulation = {"KVTRIE_EMULATED_DEVICE": "gpu compute_capability=90"}
+    done = run_python("-c", PRECISIONS, environment=emulation)
+    assert done.returncode == 0, done.stderr
+    fast, auto, later = json.loads(done.stdout)
+    assert fast[0] == later[0] != auto[0]
+    assert (fast[1], auto[1]) == (0, 0)
+    assert later[1] == fast[2] == auto[2] > 0
+    assert all(told[3:] == [True, True] for told in (fast, auto, later))
+
+
 def test_a_pose_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVTRIE_EMULATED_DEVICE", "gpu tiny")
     with pytest.raises(kv.errors.ArgumentError, match=r"\[KVTRIE_EMULATED_DEVICE\] word: got \"tiny\", allowed gpu, "):

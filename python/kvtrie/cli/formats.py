@@ -38,8 +38,8 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default="auto",
-        help="products of blocks: auto, by integer units where the processor has them; exact, in float32; fast, as "
-        "auto, with activations of 8 bits",
+        help="auto: products of blocks by integer units, of halves by matrix instructions, where the device has them; "
+        "exact: in float32; fast: as auto, with activations of 8 or 11 bits",
     )
 
 

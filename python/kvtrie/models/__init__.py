@@ -111,9 +111,11 @@ def load(
     ``precision``: how products of blocks are computed. "exact": in float32, each with the bits that the numbers in the
     blocks give. "auto": the same, but with the processor's integer units where it has them (AVX-512 VNNI, AMX), for
     which activations are rounded to 16 bits in groups of 32. "fast": with these units and activations of 8 bits, which
-    loses more; on a device without such units as "auto". docs/performance.md has what each gains and loses. A row's
-    bits never depend on the rows beside it. Where nothing is in blocks all are the same, but for ``fingerprint``, so
-    that no cache, file or store made with one answers another.
+    loses more. NVIDIA's GPUs from compute capability 8.0 on multiply float16 and blocks by matrix instructions of
+    halves: "auto" makes two halves of an activation, 22 bits, and "fast" one, 11 bits, for attention, too
+    (docs/gpu.md). On other devices both are as "exact". docs/integers.md has what each gains and loses. A row's bits
+    never depend on the rows beside it. ``fingerprint`` tells precisions apart even where they are the same, so that no
+    cache, file or store made with one answers another.
 
     ``mtp``: whether the prediction head that the checkpoint brings is loaded, too, as ``model.mtp``, for
     ``draft="mtp"``; answers are the same without (docs/drafts.md). ``progress``: a callable (done_bytes, total_bytes),

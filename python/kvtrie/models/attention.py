@@ -118,6 +118,7 @@ class FusedAttention:
         self._sinks = weights.optional_vector(f"{prefix}.sinks", plan.sinks)
         self._table = None if site.rope is None else site.rope.table
         self._packed: Packed | None = None if plan.wide else self.qkv.packed
+        self._precision: str = weights.precision
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
         return self._mixed(step, h, None, take, x)
@@ -146,10 +147,17 @@ class FusedAttention:
             qkv = self.qkv(h, norm=norm)
             if self._wide is not None:
                 qkv = self._normed(qkv, self._wide)
-            return step.attend_qkv(self.index, qkv, *given, sinks=self._sinks)
+            return step.attend_qkv(self.index, qkv, *given, sinks=self._sinks, precision=self._precision)
         normed = None if norm is None else norm.arguments
         return step.attend_qkv(
-            self.index, h, *given, sinks=self._sinks, weight=self._packed, bias=self.qkv.bias, norm=normed
+            self.index,
+            h,
+            *given,
+            sinks=self._sinks,
+            weight=self._packed,
+            bias=self.qkv.bias,
+            norm=normed,
+            precision=self._precision,
         )
 
     def _normed(self, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]) -> Tensor:
@@ -179,6 +187,7 @@ class SteppedAttention:
         self.q_norm, self.k_norm = plan.norm_weights(site)
         unit = plan.unit and site.rope is not None
         self.ones: Tensor | None = weights.constant(np.ones(config.head_dim)) if unit else None
+        self._precision: str = weights.precision
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         c, rows = self.config, h.shape[0]
@@ -186,7 +195,8 @@ class SteppedAttention:
         k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         q, k = self._placed(q, self.q_norm, positions), self._placed(k, self.k_norm, positions)
-        a = step.attend(self.index, q, k, v, self.scale).reshape(rows, c.num_attention_heads * c.head_dim)
+        a = step.attend(self.index, q, k, v, self.scale, precision=self._precision)
+        a = a.reshape(rows, c.num_attention_heads * c.head_dim)
         if take is not None:
             a = take.take(a)
             x = None if x is None else take.take(x)

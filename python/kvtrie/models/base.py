@@ -71,7 +71,7 @@ class Model(WithHead):
     config: ModelConfig
     device: Device
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
-    precision: str  # of products of blocks: "auto", "exact" or "fast", as load() explains them
+    precision: str  # of products and attention: "auto", "exact" or "fast", as load() explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights, storage dtype and precision are equal
     nbytes: int  # device memory of all weights
     kept: dict[str, str]  # by matrix: its type on the device

@@ -76,18 +76,20 @@ class SharedCells:
         self.v: Linear | None = weights.linear(f"{prefix}.v_proj", plan.bias) if apart else None
         self.k_norm: Tensor | None = weights.optional_vector(f"{prefix}.k_norm.weight", own)
         self.ones: Tensor | None = weights.constant(np.ones(plan.head_dim)) if own else None
+        self._precision: str = weights.precision
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         q = self._placed(self._heads(self.q(h)), self.q_norm, positions)
         if self.k is None:
             assert self.plan.source is not None
-            a = step.attend(self.plan.source, q, scale=1.0)
+            a = step.attend(self.plan.source, q, scale=1.0, precision=self._precision)
         else:
             assert self.k_norm is not None and self.ones is not None
             keys = self._heads(self.k(h))
             values = keys if self.v is None else self._heads(self.v(h))
             values = ops.rms_norm(values, self.ones, self._eps)
-            a = step.attend(self.index, q, self._placed(keys, self.k_norm, positions), values, 1.0)
+            keys = self._placed(keys, self.k_norm, positions)
+            a = step.attend(self.index, q, keys, values, 1.0, precision=self._precision)
         a = a.reshape(h.shape[0], -1)
         if take is not None:
             a = take.take(a)

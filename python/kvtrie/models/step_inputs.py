@@ -36,7 +36,14 @@ class StepLike(Protocol):
     def sessions(self) -> Sequence[object]: ...
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None, scale: float | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor | None = None,
+        v: Tensor | None = None,
+        scale: float | None = None,
+        *,
+        precision: str = "auto",
     ) -> Tensor: ...
 
     def attend_qkv(
@@ -55,6 +62,7 @@ class StepLike(Protocol):
         weight: ops.PackedWeight | tuple[ops.PackedWeight, ...] | None = None,
         bias: Tensor | None = None,
         norm: tuple[Tensor, float, float] | None = None,
+        precision: str = "auto",
     ) -> Tensor: ...
 
     def put(self, layer: int, k: Tensor, v: Tensor | None) -> None: ...

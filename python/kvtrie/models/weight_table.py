@@ -31,7 +31,7 @@ class WeightTable:
     otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
     matrix as its file does: blocks as they are, or as others that hold the same numbers (exact_blocks.py), F16 as
     float16, F32 and BF16 as float32; other blocks as float16, which moves the numbers they stand for by up to 2^-11 of
-    each. What steers is float16 at least. ``precision``: of products of blocks, as for ``kv.ops.pack``. Sizes in bytes.
+    each. What steers is float16 at least. ``precision``: of products, as for ``kv.ops.pack``. Sizes in bytes.
     """
 
     def __init__(

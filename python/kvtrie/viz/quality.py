@@ -40,7 +40,7 @@ def _units(found: Measured) -> str:
     """How blocks of weights are multiplied in the other rows."""
     precisions = {each.precision for each in found.formats} - {"exact"}
     if found.integer_units == "none" or not precisions:
-        return ""
+        return 'the others have precision "fast"; ' if "fast" in precisions else ""
     bits = ", activations in 8 bits" if "fast" in precisions else ""
     return f"the others multiply blocks of weights by integer units ({found.integer_units}){bits}; "
 
