@@ -54,6 +54,8 @@ def test_a_part_runs_and_says_what_it_is_for(part: str, tmp_path: Path) -> None:
     assert {row["what"] for row in rows} >= SAID[part]
     assert {row["part"] for row in rows} == {part}
     assert not [row for row in rows if "error" in row]
+    if part in ("products", "attention"):
+        assert {row["precision"] for row in rows if "precision" in row} == {"auto", "fast"}
 
 
 def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
