@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention_group.h"
 #include "ops/attention_tensor.h"
 #include "ops/attention_variant.h"
 #include "ops/self_test.h"
@@ -59,18 +60,25 @@ void AttentionLaunch::attend(const AttentionVariant& variant, const AttentionSiz
   const cl::DevicePtr& device = q.device();
   const Tensor& mask_or_q = mask.defined() ? mask : q;
   const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
-  const std::size_t tiles = plan.tiles_, heads = sizes.heads, lanes = variant.lanes;
-  const cl::Range global =
-      variant.fast ? cl::Range{tiles, heads / variant.heads_per_item, 0} : cl::Range{lanes, tiles, heads};
-  const cl::Range local = variant.fast ? cl::Range{1, 1, 0} : cl::Range{lanes, 1, 1};
-  device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(),
-                 q.offset(), k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell,
-                 strides.v_head, strides.v_cell, plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids,
-                 plan.offsets_.segments, plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads,
-                 sizes.heads / sizes.kv_heads, scale, options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
-                 static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
-                 std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),
-                 plan.partial_stats_.buffer());
+  const std::size_t heads = sizes.heads, kv_heads = sizes.kv_heads, lanes = variant.lanes;
+  const std::int32_t group = sizes.heads / sizes.kv_heads;
+  const auto launch = [&](const std::string& options_of, const cl::Range& global, const cl::Range& local,
+                          const auto&... of_groups) {
+    device->launch(device->kernel(variant.program, "attend_tiles", options_of), global, local, q.buffer(), q.offset(),
+                   k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell, strides.v_head,
+                   strides.v_cell, plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids,
+                   plan.offsets_.segments, plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads,
+                   group, scale, options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
+                   static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(),
+                   sinks_or_q.offset(), std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(),
+                   plan.partial_out_.buffer(), plan.partial_stats_.buffer(), of_groups...);
+  };
+  if (variant.fast) return launch(variant.options, {plan.tiles_, heads / variant.heads_per_item, 0}, {1, 1, 0});
+  const std::int32_t lines = plan.most_rows_ * group;
+  const std::int32_t each = group_lines(device, variant, sizes, mask.defined(), lines);
+  const std::int32_t parts = divide_up(lines, each);
+  launch(group_options(variant, each), {lanes, plan.tiles_ * static_cast<std::size_t>(parts), kv_heads}, {lanes, 1, 1},
+         parts);
 }
 
 void AttentionLaunch::attend_by_tensor_cores(const AttentionVariant& variant, const AttentionSizes& sizes,

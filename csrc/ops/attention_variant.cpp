@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "ops/attention_group.h"
 #include "ops/attention_tensor.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
@@ -28,35 +29,16 @@ std::int32_t dividing_width(cl::Device& device, const AttentionSizes& sizes) {
   return 0;
 }
 
-std::string common_options(const AttentionSizes& sizes, bool masked) {
-  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, format_option(sizes.formats),
-              " -DMASKED=", masked ? 1 : 0);
-}
-
-std::string options_of_merge(const AttentionSizes& sizes) {
-  const CellFormat& values = *sizes.formats.v;
-  return join("-DV_DIM=", sizes.v_dim, values.turned ? join(" -DV_FORMAT=", int{values.code}) : std::string());
-}
-
-AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::int32_t lanes) {
-  AttentionVariant variant;
-  variant.program = "attention_group";
-  variant.lanes = lanes;
-  variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
-  variant.merge_options = join(options_of_merge(sizes), " -DLANES=", lanes);
-  return variant;
-}
-
 // Two sequences that share a span and end apart, the second seen through a window that begins inside a block; sinks,
 // and NaN in every cell that nobody holds.
-struct SmallCase {
+struct SpansCase {
   std::uint32_t cells = 96;
   std::vector<float> q, k, v, sinks;
   CellSpans first{{40, 33, 0}, {3, 8, 33}}, second{{40, 33, 0}, {80, 1, 33}};
   std::vector<RowBounds> window{{21, 34}};
   std::vector<QueryRows> queries{{0, 8, 33, first}, {8, 1, 33, second, window}};
 
-  explicit SmallCase(const AttentionSizes& sizes) {
+  explicit SpansCase(const AttentionSizes& sizes) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     const auto fill = [&](std::vector<float>& values, std::size_t count) {
@@ -89,6 +71,16 @@ std::vector<std::byte> kept(const std::vector<float>& rows, const CellFormat& fo
 
 }  // namespace
 
+std::string common_options(const AttentionSizes& sizes, bool masked) {
+  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, format_option(sizes.formats),
+              " -DMASKED=", masked ? 1 : 0);
+}
+
+std::string options_of_merge(const AttentionSizes& sizes) {
+  const CellFormat& values = *sizes.formats.v;
+  return join("-DV_DIM=", sizes.v_dim, values.turned ? join(" -DV_FORMAT=", int{values.code}) : std::string());
+}
+
 AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width) {
   AttentionVariant variant;
   variant.fast = true;
@@ -106,15 +98,14 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   return variant;
 }
 
-bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
-                    bool masked) {
-  const SmallCase test(sizes);
-  auto k_bytes = kept(test.k, *sizes.formats.k), v_bytes = kept(test.v, *sizes.formats.v);
+std::vector<float> small_case(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                              bool masked) {
+  const SpansCase test(sizes);
   const Tensor q = Tensor::from_host(device, DType::kFloat32, {9, sizes.heads, sizes.k_dim}, test.q.data());
   const LayerCells pool =
       LayerCells::zeros(device, sizes.formats, sizes.kv_heads, test.cells, sizes.k_dim, sizes.v_dim);
-  pool.k.copy_from_host(k_bytes.data());
-  pool.v.copy_from_host(v_bytes.data());
+  pool.k.copy_from_host(kept(test.k, *sizes.formats.k).data());
+  pool.v.copy_from_host(kept(test.v, *sizes.formats.v).data());
   AttentionOptions options;
   options.sinks = Tensor::from_host(device, DType::kFloat32, {sizes.heads}, test.sinks.data());
   // A masked variant sees positions through its mask instead: -inf outside the row's bounds.
@@ -130,12 +121,21 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   const AttentionStrides strides{test.cells * k_words, k_words, test.cells * v_words, v_words};
   const Tensor out =
       AttentionLaunch::run(variant, sizes, strides, q, pool.k, pool.v, mask_tensor, upload_plan(device, plan), options);
-  std::vector<float> got(out.size()), wanted(out.size());
+  std::vector<float> got(out.size());
   out.copy_to_host(got.data());
+  return got;
+}
+
+bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                    bool masked) {
+  const SpansCase test(sizes);
+  auto k_bytes = kept(test.k, *sizes.formats.k), v_bytes = kept(test.v, *sizes.formats.v);
   const auto on_host = [&](std::vector<std::byte>& bytes, const CellFormat* format, std::int32_t dim) {
     return reference::HostPool{bytes.data(), format, static_cast<std::uint32_t>(sizes.kv_heads), test.cells,
                                static_cast<std::uint32_t>(dim)};
   };
+  const std::vector<float> got = small_case(device, variant, sizes, masked);
+  std::vector<float> wanted(got.size());
   reference::attend_spans(test.q, on_host(k_bytes, sizes.formats.k, sizes.k_dim),
                           on_host(v_bytes, sizes.formats.v, sizes.v_dim), static_cast<std::uint32_t>(sizes.heads),
                           test.queries, {0.0f, 0.0f, test.sinks}, wanted);
@@ -155,14 +155,14 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
       if (variant_works(device, tensor.key(), [&] { return tensor_agrees(device, tensor, sizes); })) return tensor;
     }
     for (std::int32_t lanes = lanes_for(*device); lanes > 1; lanes /= 2) {
-      AttentionVariant group = group_variant(sizes, masked, lanes);
+      AttentionVariant group = group_variant(*device, sizes, masked, lanes);
       if (variant_works(device, group.key(), agrees(group))) return group;
     }
   } else if (const std::int32_t width = dividing_width(*device, sizes); width != 0) {
     AttentionVariant fast = fast_variant(sizes, masked, width);
     if (variant_works(device, fast.key(), agrees(fast))) return fast;
   }
-  AttentionVariant general = group_variant(sizes, masked, 1);
+  AttentionVariant general = group_variant(*device, sizes, masked, 1);
   require_variant(device, general.key(), agrees(general));
   return general;
 }

@@ -2,12 +2,13 @@
 //
 //   fast      kernels/attention.cl        serial family, head sizes divisible by the vector width
 //   tensor    kernels/attention_tensor.cl work-group family with tensor cores (attention_tensor.h)
-//   group     kernels/attention_group.cl  work-group family, any head size
+//   group     kernels/attention_group.cl  work-group family, any head size; a group reads keys for up to 8 lines
 //   general   the same with one lane: any device, any head size
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops/attention.h"
 
@@ -31,14 +32,22 @@ struct AttentionVariant {
   std::int32_t terms = 2;           // tensor: halves that stand for a float32
   std::int32_t heads_per_item = 1;  // fast: query heads per work-item
   std::int32_t lanes = 1;           // otherwise: work-items per group; tensor: of the merge
-  std::int32_t lines = 0;           // tensor, for its proof: takes the form of so many lines, not of those of the plan
+  std::int32_t most_lines = 1;      // group: of a work-group
+  std::int32_t lines = 0;           // tensor and group, for their proofs: the form of so many lines, not of the plan's
   std::string program, options, merge_options;
   std::string key() const { return program + (merges ? " -DMERGES=1 " : " ") + options; }
 };
 
 // The fast variant for vectors of `width` floats: 4, 8 or 16. REQUIRES: both head sizes are divisible by it.
 AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width);
-// Runs the variant on a small case and compares it with the reference.
+// What a program of attention is built with, whichever it is, and what a merge of its partial results is.
+std::string common_options(const AttentionSizes& sizes, bool masked);
+std::string options_of_merge(const AttentionSizes& sizes);
+
+// What the variant makes of a small case, float32 [rows, heads, v_dim].
+std::vector<float> small_case(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                              bool masked);
+// Whether that is what the reference makes of it.
 bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
                     bool masked);
 

@@ -126,11 +126,16 @@ class History:
         return weights @ self.v[head, cells].astype(np.float64), weights.sum() + np.exp(sink - top), top
 
 
-def attention(dim: int, dtype: Any, bound: float, history_of: Callable[[int, Any], History] = History) -> Play:
-    """attend_tiles: a tile of three rows over two splits, one through a window, with sinks; and one of partials."""
+def attention(
+    dim: int, dtype: Any, bound: float, lines: int, history_of: Callable[[int, Any], History] = History
+) -> Play:
+    """attend_tiles: a tile of three rows over two splits, one through a window, with sinks; and one of partials.
+
+    Groups of ``lines`` of the tile's six lines.
+    """
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
-        history, heads, split = history_of(dim, dtype), 2, 128
+        history, heads, split, parts = history_of(dim, dtype), 2, 128, -(-6 // lines)
         total = len(history.order)
         bounds = [(0, total - 1), (70, total), (0, total), (0, split)]
         q = np.random.default_rng(4).standard_normal((len(bounds), heads, dim)).astype(np.float32)
@@ -148,8 +153,8 @@ def attention(dim: int, dtype: Any, bound: float, history_of: Callable[[int, Any
         stride = [history.cells * history.words, history.words]
         given = [q, 0, history.kept[0], 0, history.kept[1], 0, *stride, *stride, np.array(table, np.int32), *at, split,
                  heads, heads, 1 / np.sqrt(dim), 0.0, np.zeros(1, np.float32), 0, 0, sinks, 0, 1, out,
-                 0, partial, stats]  # fmt: skip
-        report = launch(program, (1, 2, heads), 64, memory, given, seed)
+                 0, partial, stats, parts]  # fmt: skip
+        report = launch(program, (1, 2 * parts, 1), 64, memory, given, seed)
         got, part_got = (
             memory.get(out, (4, heads, dim), np.float32),
             memory.get(partial, (1, heads, dim), np.float32)[0],
@@ -286,8 +291,8 @@ def _few(stored: int, rows: int, columns: int) -> Variant:
     return Variant("matmul_group", options, ("matmul_few",), 128)
 
 
-def _tiles(dim: int, cells: int) -> Variant:
-    options = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}", "MASKED=0", "LANES=64")
+def tiles(dim: int, cells: int, lines: int) -> Variant:
+    options = (f"K_DIM={dim}", f"V_DIM={dim}", f"CELL_FORMAT={cells}", "MASKED=0", "LANES=64", f"LINES={lines}")
     return Variant("attention_group", options, ("attend_tiles",), 64)
 
 
@@ -310,7 +315,6 @@ _QKV = [
     Variant("qkv", ("K_DIM=64", f"CELL_FORMAT={each}", "LANES=64", "ROW_VW=4"), ("put_qkv",), 64) for each in (0, 1)
 ]
 _LAST = "the last one: what comes after it does not touch the same memory"
-_PAIR = "the barrier before the row's query and the one after it: each does what weigh_block's first barrier does again"
 _ONE_PASS = (
     "the last one of a pass over k: no second pass follows 64 slices, and a lane overwrites what it alone has read"
 )
@@ -328,8 +332,9 @@ PLAYS: list[Case] = [
     Case(_few(3, 4, 32), "matmul_few", product(4, 72, 544, 3, (32, 4), 3e-7), ((0, _ONE_PASS), (15, _LAST))),
     Case(_many(1), "matmul_many", product(70, 72, 56, 1, (64, 64), 3e-7)),
     Case(_many(3), "matmul_many", product(70, 72, 64, 3, (64, 64), 3e-7)),
-    Case(_tiles(64, 1), "attend_tiles", attention(64, np.float16, 1e-6), ((0, _PAIR), (1, _PAIR))),
-    Case(_tiles(128, 0), "attend_tiles", attention(128, np.float32, 1e-6), ((0, _PAIR), (1, _PAIR))),
+    Case(tiles(64, 1, 1), "attend_tiles", attention(64, np.float16, 1e-6, 1)),
+    Case(tiles(64, 1, 8), "attend_tiles", attention(64, np.float16, 1e-6, 8)),
+    Case(tiles(128, 0, 4), "attend_tiles", attention(128, np.float32, 1e-6, 4)),
     _tensor(64, tensor_forms(64)[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13))),
     _tensor(64, tensor_forms(64)[0], 2, _OF_ONE_WARP),
     _merging(64, tensor_forms(64)[0], 2, _OF_ONE_WARP),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ptx
-from variants import TensorForm, Variant
+from variants import GroupForm, TensorForm, Variant
 
 SPLIT = 128
 # Cells, lengths and positions: pieces that end inside of blocks, one of them of one cell, and a gap of one split.
@@ -127,8 +127,9 @@ class Work:
             table += part
         return np.array(table, np.int32), at
 
-    def run(self, program: ptx.Program, form: TensorForm, tiles: list[Tile], seed: int = 1, split: int = SPLIT,
-            sinks: bool = True, counting: bool = False, merges: Merges | None = None) -> Written:  # fmt: skip
+    def run(self, program: ptx.Program, form: TensorForm | GroupForm, tiles: list[Tile], seed: int = 1,
+            split: int = SPLIT, sinks: bool = True, counting: bool = False,
+            merges: Merges | None = None) -> Written:  # fmt: skip
         """Launches a form on tiles, with sinks for tiles without partials and for what it merges."""
         table, at = self.table(tiles)
         partials = max(1, sum(len(tile.rows) for tile in tiles if tile.partial >= 0))
@@ -137,8 +138,10 @@ class Work:
         shapes = ((len(self.bounds), self.heads, self.dim), (partials, self.heads, self.dim), (partials, self.heads, 2))
         places = [memory.put(np.full(shape, np.nan, np.float32)) for shape in shapes]
         stride = [CELLS * self.dim, self.dim]
+        mask = [np.zeros(1, np.float32), 0, 0] if isinstance(form, GroupForm) else []
         given = [self.q, 0, self.k, 0, self.v, 0, *stride, *stride, table, *at, split, self.heads, self.group,
-                 self.scale, self.softcap, self.sinks, 0, int(sinks), places[0], 0, *places[1:], parts]  # fmt: skip
+                 self.scale, self.softcap, *mask, self.sinks, 0, int(sinks), places[0], 0, *places[1:],
+                 parts]  # fmt: skip
         counters = 0
         if merges is not None:
             begin, ids = merges.table()

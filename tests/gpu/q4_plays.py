@@ -71,9 +71,6 @@ _CELLS = Variant("cells", ("CELL_FORMAT=4", "LINEAR=0", *_GROUP), ("load_cells",
 _APART = Variant("cells", (*K8_V4, "LINEAR=0", *_GROUP), ("load_cells", "store_cells"), LANES)
 _EDITS = Variant("cells_edit", ("CELL_FORMAT=4", "K_DIM=64", *_GROUP), ("rotate_cells",), LANES)
 _QKV = Variant("qkv", ("K_DIM=64", "CELL_FORMAT=4", *_GROUP), ("put_qkv",), LANES)
-_ATTENTION = Variant(
-    "attention_group", ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=4", "MASKED=0", "LANES=64"), ("attend_tiles",), LANES
-)
 
 
 class TurnedHistory(history_of(Q4)):  # type: ignore[misc]
@@ -93,8 +90,6 @@ Q4_PLAYS: list[Case] = [
     ],
     Case(_EDITS, "rotate_cells", rotate_cells, ((0, "who reads a block's numbers writes the next cell's"),)),
     Case(_QKV, "put_qkv", qkv(64, np.uint8, 0.25, numbers_of, 18), plays._OF_QKV),
-    Case(
-        _ATTENTION, "attend_tiles", attention(64, np.float32, 2e-6, TurnedHistory), ((0, plays._PAIR), (2, plays._PAIR))
-    ),
+    Case(plays.tiles(64, 4, 4), "attend_tiles", attention(64, np.float32, 2e-6, 4, TurnedHistory)),
     Case(_MERGE, "attend_merge", merge(64, partial(turned, factor=0.125))),
 ]

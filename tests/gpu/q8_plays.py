@@ -134,14 +134,11 @@ def rotate_cells(program: ptx.Program, seed: int) -> ptx.Report:
 _CELLS = Variant("cells", ("CELL_FORMAT=3", "LINEAR=0", *_GROUP), ("load_cells", "store_cells"), LANES)
 _EDITS = Variant("cells_edit", ("CELL_FORMAT=3", "K_DIM=64", *_GROUP), ("rotate_cells",), LANES)
 _QKV = Variant("qkv", ("K_DIM=64", "CELL_FORMAT=3", *_GROUP), ("put_qkv",), LANES)
-_ATTENTION = Variant(
-    "attention_group", ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=3", "MASKED=0", "LANES=64"), ("attend_tiles",), LANES
-)
-_READ: Play = attention(64, np.float32, 1e-6, history_of(Q8))
+_READ: Play = attention(64, np.float32, 1e-6, 2, history_of(Q8))
 Q8_PLAYS: list[Case] = [
     Case(_CELLS, "load_cells", load_cells),
     Case(_CELLS, "store_cells", store_cells),
     Case(_EDITS, "rotate_cells", rotate_cells),
     Case(_QKV, "put_qkv", qkv(64, np.uint8, 1e-2, numbers_of), plays._OF_QKV),
-    Case(_ATTENTION, "attend_tiles", _READ, ((0, plays._PAIR), (1, plays._PAIR))),
+    Case(plays.tiles(64, 3, 2), "attend_tiles", _READ),
 ]

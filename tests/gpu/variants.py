@@ -47,6 +47,13 @@ class Variant(NamedTuple):
         return " ".join((self.program, *self.options))
 
 
+class GroupForm(NamedTuple):
+    """A form of kernels/attention_group.cl: lines of a group of 64 lanes."""
+
+    lines: int
+    warps: int = 2
+
+
 class TensorForm(NamedTuple):
     """A form of attention_tensor.cl: warps of a group, 8 lines to each (paired) or 16."""
 
@@ -145,11 +152,13 @@ def _attention() -> list[Variant]:
     for dim in (64, 128, 256):
         for cells in (("CELL_FORMAT=0",), ("CELL_FORMAT=1",), ("CELL_FORMAT=3",), ("CELL_FORMAT=4",), K8_V4):
             sizes = (f"K_DIM={dim}", f"V_DIM={dim}", *cells)
-            made.append(Variant("attention_group", (*sizes, "MASKED=0", "LANES=64"), ("attend_tiles",), 64))
+            group = (*sizes, "MASKED=0", "LANES=64")
+            lines = (1, 2, 4, 8) if cells == ("CELL_FORMAT=1",) else (8,)
+            made += [Variant("attention_group", (*group, f"LINES={each}"), ("attend_tiles",), 64) for each in lines]
             made.append(Variant("qkv", (f"K_DIM={dim}", *cells, *_LANES), ("put_qkv",), 64))
         made.append(Variant("attention_merge", (f"V_DIM={dim}", "LANES=64"), ("attend_merge",), 64))
         made.append(Variant("attention_merge", (f"V_DIM={dim}", "V_FORMAT=4", "LANES=64"), ("attend_merge",), 64))
-    sizes = ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=1", "MASKED=1", "LANES=64")
+    sizes = ("K_DIM=64", "V_DIM=64", "CELL_FORMAT=1", "MASKED=1", "LANES=64", "LINES=8")
     return [*made, *_attention_tensor(), Variant("attention_group", sizes, ("attend_tiles",), 64)]
 
 

@@ -1,0 +1,58 @@
+#include "ops/attention_group.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "ops/self_test.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// Numbers of the output that a lane keeps, for each line twice: of a split, and of all before it.
+constexpr std::int32_t kMostOwned = 32;
+constexpr std::int32_t kMostLines = 8;
+// Floats of a line in local memory beside its query: weights and eighths of a block, and its state (Shared).
+constexpr std::int32_t kOfLine = 72 + 8 + 6;
+
+std::int32_t most_lines(const cl::Device& device, const AttentionSizes& sizes, std::int32_t lanes) {
+  if (lanes == 1) return 1;  // nothing is shared
+  const std::int32_t owned = divide_up(sizes.v_dim, lanes);
+  const auto fit = static_cast<std::int32_t>(device.info().local_bytes / 2 / sizeof(float) / (sizes.k_dim + kOfLine));
+  const std::int32_t most = std::min({kMostLines, kMostOwned / owned, fit});
+  return static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(std::max(most, 1))));
+}
+
+}  // namespace
+
+AttentionVariant group_variant(const cl::Device& device, const AttentionSizes& sizes, bool masked, std::int32_t lanes) {
+  AttentionVariant variant;
+  variant.program = "attention_group";
+  variant.lanes = lanes;
+  variant.most_lines = most_lines(device, sizes, lanes);
+  variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
+  variant.merge_options = join(options_of_merge(sizes), " -DLANES=", lanes);
+  return variant;
+}
+
+std::string group_options(const AttentionVariant& variant, std::int32_t lines) {
+  return join(variant.options, " -DLINES=", lines);
+}
+
+std::int32_t group_lines(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                         bool masked, std::int32_t lines) {
+  const std::int32_t most = variant.most_lines;
+  if (variant.lines > 0) return variant.lines;
+  if (lines > most / 2) return most;
+  const auto form = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(lines, 1))));
+  const auto of_form = [&](std::int32_t each) {
+    AttentionVariant formed = variant;
+    formed.lines = each;
+    return small_case(device, formed, sizes, masked);
+  };
+  const bool works = variant_works(device, join(variant.program, " ", group_options(variant, form)),
+                                   [&] { return of_form(form) == of_form(most); });
+  return works ? form : most;
+}
+
+}  // namespace kvtrie::ops
