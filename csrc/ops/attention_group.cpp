@@ -12,13 +12,15 @@ namespace {
 // Numbers of the output that a lane keeps, for each line twice: of a split, and of all before it.
 constexpr std::int32_t kMostOwned = 32;
 constexpr std::int32_t kMostLines = 8;
-// Floats of a line in local memory beside its query: weights and eighths of a block, and its state (Shared).
+// Words of 4 bytes of a line in local memory beside its query: weights and eighths of a block, and its state (Shared).
 constexpr std::int32_t kOfLine = 72 + 8 + 6;
+constexpr std::uint64_t kWord = 4;
 
 std::int32_t most_lines(const cl::Device& device, const AttentionSizes& sizes, std::int32_t lanes) {
   if (lanes == 1) return 1;  // nothing is shared
   const std::int32_t owned = divide_up(sizes.v_dim, lanes);
-  const auto fit = static_cast<std::int32_t>(device.info().local_bytes / 2 / sizeof(float) / (sizes.k_dim + kOfLine));
+  const std::uint64_t words = device.info().local_bytes / 2 / kWord;
+  const auto fit = static_cast<std::int32_t>(words / static_cast<std::uint64_t>(sizes.k_dim + kOfLine));
   const std::int32_t most = std::min({kMostLines, kMostOwned / owned, fit});
   return static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(std::max(most, 1))));
 }

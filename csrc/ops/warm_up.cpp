@@ -51,7 +51,7 @@ void warm_up_cells(const cl::DevicePtr& device, const WarmUp& spec) {
 }
 
 // Rows at the end of a history over two splits, whose partials are merged; then the same of keys that have moved, and
-// over more splits than tiles merge themselves.
+// over more splits than tiles merge themselves. Work-groups have a form for each of a few numbers of lines.
 void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const PlanLimits limits = plan_limits(*device);
   const auto cells = static_cast<std::int32_t>(limits.keys_per_tile + 2);
@@ -59,11 +59,16 @@ void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const Tensor q = Tensor::zeros(device, DType::kFloat32, {2, spec.heads, spec.k_dim});
   const CellSpans span{{0, static_cast<std::uint32_t>(cells), 0}};
   const CellSpans moved_span{{0, static_cast<std::uint32_t>(cells), 0, 1}};
-  const std::vector<QueryRows> queries{{0, 2, cells - 2, span}}, moved{{0, 2, cells - 2, moved_span}};
+  const std::vector<QueryRows> moved{{0, 2, cells - 2, moved_span}};
   AttentionOptions options;
   options.precision = spec.precision;
   rope(q, Tensor::zeros(device, DType::kInt32, {2}), RopeParams{});
-  attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), options);
+  const bool forms = kernel_family(*device) == KernelFamily::kWorkGroup && !tensor_cores(*device);
+  for (const std::uint32_t rows : forms ? std::vector<std::uint32_t>{1, 2, 4, 8} : std::vector<std::uint32_t>{2}) {
+    const std::vector<QueryRows> queries{{0, rows, cells - static_cast<std::int32_t>(rows), span}};
+    attend_spans(Tensor::zeros(device, DType::kFloat32, {rows, spec.heads, spec.k_dim}), pool,
+                 upload_plan(device, plan_attention(queries, limits)), options);
+  }
   const DevicePlan turns = upload_plan(device, plan_attention(moved, limits));
   attend_spans(turn_queries(q, turns, RopeParams{}), pool, turns, options);
   if (!tensor_cores(*device)) return;
