@@ -13,7 +13,7 @@
 // LINES of its lines.
 //
 // With LANES 1 it needs no barrier and serves as the general kernel of CPU devices. Every barrier is reached by all
-// work-items of a group: all loop bounds come from the plan.
+// work-items of a group, as all loop bounds come from the plan, and none is in a branch: PoCL then makes endless loops.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef K_DIM
@@ -160,8 +160,8 @@ void score_block(__local Shared* shared, __global const K_CELL* k, ulong cell_st
   }
 }
 
-// Turns scores into weights exp(score - max), keeps the running max and the sums of eighths.
-void weigh_block(__local Shared* shared) {
+// Turns scores into weights exp(score - max), keeps the running max and the sums of eighths. `begins`: the split does.
+void weigh_block(__local Shared* shared, int begins) {
   const int lane = get_local_id(0);
   for (int i = lane; i < LINES * 8; i += LANES) {
     __local const float* scores = shared->weights + i / 8 * APART + i % 8 * EIGHTH;
@@ -171,9 +171,10 @@ void weigh_block(__local Shared* shared) {
   }
   SYNC;
   for (int line = lane; line < LINES; line += LANES) {
-    float top = shared->max_[line];
+    const float before = begins ? -INFINITY : shared->max_[line];
+    float top = before;
     for (int i = 0; i < 8; ++i) top = fmax(top, shared->eighths[8 * line + i]);
-    shared->shrink[line] = exp_one(shared->max_[line] - (top == -INFINITY ? 0.0f : top));
+    shared->shrink[line] = exp_one(before - (top == -INFINITY ? 0.0f : top));
     shared->max_[line] = top;
   }
   SYNC;
@@ -191,11 +192,11 @@ void weigh_block(__local Shared* shared) {
   SYNC;
 }
 
-void add_sums(__local Shared* shared) {
+void add_sums(__local Shared* shared, int begins) {
   for (int line = get_local_id(0); line < LINES; line += LANES) {
     float sum = 0.0f;
     for (int i = 0; i < 8; ++i) sum += shared->eighths[8 * line + i];
-    shared->sum[line] = FMA(shared->sum[line], shared->shrink[line], sum);
+    shared->sum[line] = begins ? sum : FMA(shared->sum[line], shared->shrink[line], sum);
   }
 }
 
@@ -259,8 +260,10 @@ void add_chosen(float (*own)[OWN], __local const Shared* shared, __global const 
 }
 
 // The run of keys that begins at number `*used` of segment `*s`, of `count`: it ends with a block, a split or the keys,
-// and what no line sees, before `first` and from `end` on, is left out at both ends. Moves *s and *used behind it.
-INLINE Block next_run(__global const int* segment, int count, int split_end, int first, int end, int* s, int* used) {
+// and what no line sees, before `first` and from `end` on, is left out at both ends. Moves *s and *used behind it. No
+// struct is returned: oclgrind knows nothing of what a compiler makes of that.
+INLINE void next_run(__global const int* segment, int count, int split_end, int first, int end, int* s, int* used,
+                     Block* run) {
   const int position = segment[3 * *s + 2] + *used, base = position / BLOCK * BLOCK;
   const int limit = min(split_end, base + BLOCK);
   int to = position;
@@ -270,8 +273,9 @@ INLINE Block next_run(__global const int* segment, int count, int split_end, int
     *used += take;
     if (*used == segment[3 * *s + 1]) ++*s, *used = 0;
   }
-  const Block run = {base, max(position, first) - base, min(to, end) - base};
-  return run;
+  run->base = base;
+  run->from = max(position, first) - base;
+  run->to = min(to, end) - base;
 }
 
 // The lines of a group among those of a step.
@@ -354,41 +358,41 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     all[line].max_ = -INFINITY, all[line].sum = 0.0f;
     for (int i = 0; i < OWN; ++i) total[line][i] = own[line][i] = 0.0f;
   }
-  int s = 0, used = 0, seen = 0;  // seen: whether some line sees a key of this split
+  int s = 0, used = 0, begins = 1;  // begins: nothing of this split was added yet
   while (s < segments) {
     const int split_end = ((segment[3 * s + 2] + used) / split + 1) * split;
-    const int begun_in = s, begun_at = used, position = segment[3 * s + 2] + used;
-    const Block run = next_run(segment, segments, split_end, first, end, &s, &used);
-    if (run.from < run.to) {
-      seen = 1;
-      find_cells(&shared, segment, begun_in, begun_at + run.base + run.from - position, run);
-      SYNC;
-      score_block(&shared, k, k_cell_stride, aligned, run, scale, softcap, mask + mask_offset, mask_stride);
-      SYNC;
-      weigh_block(&shared);
-      add_sums(&shared);
+    int begun_in, begun_at, position, closes;
+    Block run;
+    do {  // runs that no line sees are passed over
+      begun_in = s, begun_at = used, position = segment[3 * s + 2] + used;
+      next_run(segment, segments, split_end, first, end, &s, &used, &run);
+      closes = s == segments || segment[3 * s + 2] + used >= split_end;
+    } while (run.from >= run.to && !closes);
+    find_cells(&shared, segment, begun_in, begun_at + run.base + run.from - position, run);
+    SYNC;
+    score_block(&shared, k, k_cell_stride, aligned, run, scale, softcap, mask + mask_offset, mask_stride);
+    SYNC;
+    weigh_block(&shared, begins);
+    add_sums(&shared, begins);
 #pragma unroll
-      for (int line = 0; line < LINES; ++line)
-        for (int i = 0; i < OWN; ++i) own[line][i] *= shared.shrink[line];
-      if (!MASKED && run.base + run.from >= all_first && run.base + run.to <= all_end) {
-        add_seen(own, &shared, v, v_cell_stride, run.from, run.to);
-      } else {
-        add_chosen(own, &shared, v, v_cell_stride, run);
+    for (int line = 0; line < LINES; ++line)
+      for (int i = 0; i < OWN; ++i) own[line][i] *= shared.shrink[line];
+    if (!MASKED && run.base + run.from >= all_first && run.base + run.to <= all_end) {
+      add_seen(own, &shared, v, v_cell_stride, run.from, run.to);
+    } else {
+      add_chosen(own, &shared, v, v_cell_stride, run);
+    }
+    SYNC;  // the block is used up, and its sums are added
+    begins = closes;
+    if (closes && tile[4] < 0) {
+#pragma unroll
+      for (int line = 0; line < LINES; ++line) {
+        float keep, add;
+        join_split(&all[line], shared.max_[line], shared.sum[line], &keep, &add);
+        for (int i = 0; i < OWN; ++i)
+          total[line][i] = FMA(own[line][i], add, total[line][i] * keep), own[line][i] = 0.0f;
       }
-      SYNC;  // the block is used up
     }
-    if (s < segments && segment[3 * s + 2] + used < split_end) continue;
-    if (tile[4] >= 0) break;  // a tile with partials has one split
-    if (!seen) continue;
-    seen = 0;
-#pragma unroll
-    for (int line = 0; line < LINES; ++line) {
-      float keep, add;
-      join_split(&all[line], shared.max_[line], shared.sum[line], &keep, &add);
-      for (int i = 0; i < OWN; ++i) total[line][i] = FMA(own[line][i], add, total[line][i] * keep), own[line][i] = 0.0f;
-    }
-    SYNC;  // all have read the split's max and sum
-    for (int line = lane; line < LINES; line += LANES) shared.max_[line] = -INFINITY, shared.sum[line] = 0.0f;
   }
 
   const Lines lines = {&shared, heads, head0, line0, group};

@@ -74,7 +74,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an architecture that is a number": (header(key(b"general.architecture", U32, b"\0" * 4)), "allowed a string"),
     "another architecture": (
         header(key(b"general.architecture", STRING, text(b"mamba"))),
-        "general.architecture: got 'mamba', allowed deepseek2, dots1, ernie4_5, ernie4_5-moe, exaone4, ",
+        "general.architecture: got 'mamba', allowed deepseek2, deepseek32, dots1, ernie4_5, ernie4_5-moe, exaone4, ",
     ),
     "alignment 0": (
         header(key(b"general.alignment", U32, struct.pack("<I", 0))),
