@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -140,11 +141,19 @@ def test_weights_one_after_the_other_rotate_and_store_alike(stored: int) -> None
     assert first.few(program, 3, 8)[0].with_parts_of(second.few(program, 4, 8)[0]).same_bits(wanted)
 
 
+# CI takes every third barrier of a play, `./dev kernels --play` all.
+EVERY = 3 if os.environ.get("KVTRIE_CIRCLE") == "ci" else 1
+
+
 def removed() -> list[tuple[Case, int]]:
-    """Each barrier of each play, where the compilers are here."""
+    """Barriers of each play, where the compilers are here."""
     if not toolchain.present():
         return []
-    return [(case, i) for case in PLAYS for i in range(len(program_of(case).barriers()))]
+    return [
+        (case, i)
+        for case in PLAYS
+        for i in range(zlib.crc32(case.name.encode()) % EVERY, len(program_of(case).barriers()), EVERY)
+    ]
 
 
 @pytest.mark.parametrize(("case", "barrier"), removed(), ids=lambda x: x.name if isinstance(x, Case) else str(x))
