@@ -37,24 +37,21 @@ AttentionVariant group_variant(const cl::Device& device, const AttentionSizes& s
   return variant;
 }
 
-std::string group_options(const AttentionVariant& variant, std::int32_t lines) {
-  return join(variant.options, " -DLINES=", lines);
-}
-
-std::int32_t group_lines(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
-                         bool masked, std::int32_t lines) {
+GroupForm group_form(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                     bool masked, std::int32_t lines) {
   const std::int32_t most = variant.most_lines;
-  if (variant.lines > 0) return variant.lines;
-  if (lines > most / 2) return most;
-  const auto form = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(lines, 1))));
-  const auto of_form = [&](std::int32_t each) {
+  const auto form_of = [&](std::int32_t each) { return GroupForm{each, join(variant.options, " -DLINES=", each)}; };
+  if (variant.lines > 0) return form_of(variant.lines);
+  if (lines > most / 2) return form_of(most);
+  GroupForm form = form_of(static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(std::max(lines, 1)))));
+  const auto made_by = [&](std::int32_t each) {
     AttentionVariant formed = variant;
     formed.lines = each;
     return small_case(device, formed, sizes, masked);
   };
-  const bool works = variant_works(device, join(variant.program, " ", group_options(variant, form)),
-                                   [&] { return of_form(form) == of_form(most); });
-  return works ? form : most;
+  const bool works = variant_works(device, join(variant.program, " ", form.options),
+                                   [&] { return made_by(form.lines) == made_by(most); });
+  return works ? form : form_of(most);
 }
 
 }  // namespace kvtrie::ops

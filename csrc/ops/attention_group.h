@@ -7,6 +7,9 @@
 // Threads: every function may be called from any thread.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "ops/attention_variant.h"
 
 namespace kvtrie::ops {
@@ -14,11 +17,14 @@ namespace kvtrie::ops {
 // The variant for groups of `lanes` work-items. Its largest form is what is proven before it is used.
 AttentionVariant group_variant(const cl::Device& device, const AttentionSizes& sizes, bool masked, std::int32_t lanes);
 
-// Lines of a group for tiles of at most `lines`: the smallest form that takes them, or the largest. A form is compared
-// with the largest one at its first use, bit by bit, and replaced by it where they differ.
-std::int32_t group_lines(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
-                         bool masked, std::int32_t lines);
+struct GroupForm {
+  std::int32_t lines = 1;
+  std::string options;  // what it is built with
+};
 
-std::string group_options(const AttentionVariant& variant, std::int32_t lines);
+// The form for tiles of at most `lines`: the smallest that takes them, or the largest. One is compared with the largest
+// at its first use, bit by bit, and replaced by it where they differ.
+GroupForm group_form(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                     bool masked, std::int32_t lines);
 
 }  // namespace kvtrie::ops

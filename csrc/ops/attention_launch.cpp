@@ -75,10 +75,9 @@ void AttentionLaunch::attend(const AttentionVariant& variant, const AttentionSiz
   };
   if (variant.fast) return launch(variant.options, {plan.tiles_, heads / variant.heads_per_item, 0}, {1, 1, 0});
   const std::int32_t lines = plan.most_rows_ * group;
-  const std::int32_t each = group_lines(device, variant, sizes, mask.defined(), lines);
-  const std::int32_t parts = divide_up(lines, each);
-  launch(group_options(variant, each), {lanes, plan.tiles_ * static_cast<std::size_t>(parts), kv_heads}, {lanes, 1, 1},
-         parts);
+  const GroupForm form = group_form(device, variant, sizes, mask.defined(), lines);
+  const std::int32_t parts = divide_up(lines, form.lines);
+  launch(form.options, {lanes, plan.tiles_ * static_cast<std::size_t>(parts), kv_heads}, {lanes, 1, 1}, parts);
 }
 
 void AttentionLaunch::attend_by_tensor_cores(const AttentionVariant& variant, const AttentionSizes& sizes,
