@@ -33,7 +33,7 @@ import kvtrie as kv
 from bench_decode import PAUSE, PEER, SETTINGS
 from colours import GUIDE, INK
 from gpu.rows import by_kernel, open_device
-from report import Report, arguments
+from report import Report, arguments, bar_of_ratio
 from timing import Race, race
 
 PROMPT, HISTORIES = 512, (512, 4096)
@@ -223,9 +223,7 @@ def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
         offset = cases.index((row["case"], row["history"]))
         at, ratio = kinds.index(row["kind"]) + (offset - 1) * 0.27, row["ratio"]
         name = row["case"] if row["case"] == "prefill" else f"decode behind {row['history']}"
-        axes.bar(at, ratio["median"], 0.27, color=f"C{offset}", label=name if row["kind"] == kinds[0] else None)
-        spread = [[ratio["median"] - ratio["low"]], [ratio["high"] - ratio["median"]]]
-        axes.errorbar(at, ratio["median"], spread, color=INK, linewidth=0.8)
+        bar_of_ratio(axes, at, ratio, 0.27, color=f"C{offset}", label=name if row["kind"] == kinds[0] else None)
     for case, goal in GOALS.items():
         axes.axhline(goal, color=INK, linestyle=":", linewidth=0.8)
         axes.text(len(kinds) - 0.5, goal, f"goal, {case}", fontsize=7, va="bottom", ha="right")

@@ -25,7 +25,7 @@ import kvtrie as kv
 import smollm2
 from bench_decode import PAUSE, PEER, SETTINGS, Ours, Peer, agreement, launches_of, timed
 from colours import GUIDE, INK
-from report import Report, arguments
+from report import Report, arguments, bar_of_ratio
 from timing import Race, human, race
 
 DTYPES = ("stored", "float16", "q8_0")
@@ -155,9 +155,7 @@ def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
             for row in found:
                 ratio, at = row["ratio"], place + (offset - (len(dtypes) - 1) / 2) * 0.8 / len(dtypes)
                 label = dtype if place == 0 else None
-                axes.bar(at, ratio["median"], 0.8 / len(dtypes), color=f"C{offset}", label=label)
-                spread = [[ratio["median"] - ratio["low"]], [ratio["high"] - ratio["median"]]]
-                axes.errorbar(at, ratio["median"], spread, color=INK, linewidth=0.8)
+                bar_of_ratio(axes, at, ratio, 0.8 / len(dtypes), color=f"C{offset}", label=label)
     for place, case in enumerate(cases):
         axes.plot(
             [place - 0.45, place + 0.45],

@@ -128,3 +128,10 @@ def plot(content: dict[str, Any], draw: Draw, file: Path) -> None:
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "kvtrie"}, facecolor="none")
         plt.close(figure)
     file.write_text(with_dark_style(drawn.getvalue()), encoding="utf-8")
+
+
+def bar_of_ratio(axes: Any, at: float, ratio: dict[str, float], width: float, **style: Any) -> None:
+    """A bar of a ratio's median at ``at``, with its spread. ``style``: of the bar."""
+    spread = [[ratio["median"] - ratio["low"]], [ratio["high"] - ratio["median"]]]
+    axes.bar(at, ratio["median"], width, **style)
+    axes.errorbar(at, ratio["median"], spread, color=INK, linewidth=0.8)
