@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError, NotSupportedError
 from .. import gguf_settings
@@ -30,6 +30,11 @@ from ..stored import FURTHER
 from .deepseek import DeepseekV3
 from .glm4_moe_lite import Glm4MoeLite
 
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+GGUF_SETTINGS: Settings = {**gguf_settings.SCORED, **gguf_settings.LATENT, **gguf_settings.INDEXED}
+
 _INDEXED, _SPARSE = "indexed_attention", "deepseek_sparse_attention"
 _MOST = 2**20
 
@@ -41,6 +46,11 @@ class IndexedConfig(LatentConfig):
 
     index: IndexSizes = NO_INDEX
     choosing: tuple[int, ...] = ()
+
+
+def sizes_from_gguf(d: Description) -> dict[str, object]:
+    """Of latents, experts and the index."""
+    return {**latent_from_gguf(d), **scored_from_gguf(d), **index_from_gguf(d)}
 
 
 class DeepseekV32(DeepseekV3):
@@ -55,13 +65,7 @@ class DeepseekV32(DeepseekV3):
     brings_head: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     index_interleaved: ClassVar[bool] = False
-    gguf: ClassVar[Mapping[str, GgufForm]] = {
-        "deepseek32": GgufForm(
-            lambda d: {**latent_from_gguf(d), **scored_from_gguf(d), **index_from_gguf(d)},
-            INDEXED_LEAVES,
-            {**gguf_settings.SCORED, **gguf_settings.LATENT, **gguf_settings.INDEXED},
-        )
-    }
+    gguf: ClassVar[Mapping[str, GgufForm]] = {"deepseek32": GgufForm(sizes_from_gguf, INDEXED_LEAVES, GGUF_SETTINGS)}
     settings: ClassVar[Settings] = {
         **DeepseekV3.settings,
         **not_read("mlp_bias"),

@@ -14,7 +14,7 @@ from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..causal import CausalConfig, CausalModel, no_windows, some_windows, windows_behind
-from ..common_settings import CHOSEN, COMMON, SIZE, WINDOW, WINDOWLESS, not_read
+from ..common_settings import CHOSEN, COMMON, SIZE, SWITCHED_WINDOWS, WINDOW, WINDOWLESS, not_read
 from ..config import ModelConfig
 from ..experts_config import SHARED_LEAVES, Fields, count_of, scored_from_gguf
 from ..gguf_form import GgufForm
@@ -59,7 +59,7 @@ class Dots1(CausalModel):
         **EXPERTS,
         **WINDOW,
         **not_read("mlp_bias"),
-        "max_window_layers": read("where layer_types is absent, the first layers, which see everything"),
+        "max_window_layers": SWITCHED_WINDOWS["max_window_layers"],
     }
     gguf: ClassVar[Mapping[str, GgufForm]] = {
         "dots1": GgufForm(

@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import FormatError
-from .. import gguf_settings
-from ..experts_config import scored_from_gguf
 from ..gguf_form import GgufForm
-from ..latent_gguf import INDEXED_LEAVES, index_from_gguf, latent_from_gguf
+from ..latent_gguf import INDEXED_LEAVES
 from ..reader import Raw, Reader
 from ..settings import Settings, neutral, read
-from .deepseek_v32 import DeepseekV32
+from .deepseek_v32 import GGUF_SETTINGS, DeepseekV32, sizes_from_gguf
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -35,12 +33,10 @@ class GlmMoeDsa(DeepseekV32):
     index_interleaved: ClassVar[bool] = True
     gguf: ClassVar[Mapping[str, GgufForm]] = {
         "glm-dsa": GgufForm(
-            lambda d: {**latent_from_gguf(d), **scored_from_gguf(d), **index_from_gguf(d), "indexer_types": _types(d)},
+            lambda d: {**sizes_from_gguf(d), "indexer_types": _types(d)},
             INDEXED_LEAVES,
             {
-                **gguf_settings.SCORED,
-                **gguf_settings.LATENT,
-                **gguf_settings.INDEXED,
+                **GGUF_SETTINGS,
                 ".attention.indexer.types": read(
                     "which layers choose keys; if absent all, or in files of 2^20 tokens and more the first two and "
                     "then one of four"
