@@ -6,12 +6,16 @@ compiler of a driver that makes this code, so registers may differ there by some
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import toolchain
 from toolchain import BUILD, CLANG, KERNELS, LIBCLC, OCLOC, PTXAS, environment
 from variants import FOR_NVIDIA, Variant
 
@@ -62,13 +66,32 @@ def _clang(variant: Variant, target: list[str], library: str, to: Path) -> None:
          to.with_name(to.name + ".log"))  # fmt: skip
 
 
+_TO_PTX = (
+    *("-target", "nvptx64-nvidia-nvcl", "-mllvm", "-inline-threshold=100000"),
+    *("-Xclang", "-target-cpu", "-Xclang", "sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx78"),
+)
+
+
+@cache
+def _sources() -> bytes:
+    """A digest of all that a kernel's code follows from, but for its variant."""
+    texts = [Path(__file__), Path(toolchain.__file__), *sorted(KERNELS.glob("*.cl*"))]
+    return hashlib.sha256(b"".join(text.read_bytes() for text in texts)).digest()
+
+
 def ptx_of(variant: Variant) -> Path:
-    """Compiles to PTX for compute capability 8.0, which ptxas takes for all later ones as well."""
+    """Compiles to PTX for compute capability 8.0, which ptxas takes for all later ones as well. What was compiled from
+    the same sources before, as its first line says, is taken again: by other processes, too."""
     to = place("ptx", variant)
     to = to.with_name(to.name + ".ptx")
-    target = ["-target", "nvptx64-nvidia-nvcl", "-mllvm", "-inline-threshold=100000"]
-    target += ["-Xclang", "-target-cpu", "-Xclang", "sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx78"]
-    _clang(variant, target, "nvptx64--nvidiacl.bc", to)
+    line = f"// {hashlib.sha256(_sources() + repr(variant).encode()).hexdigest()}\n"
+    if to.exists() and to.read_text().startswith(line):
+        return to
+    own = to.with_name(f"{to.name}.{os.getpid()}")
+    _clang(variant, list(_TO_PTX), "nvptx64--nvidiacl.bc", own)
+    own.with_name(f"{own.name}.log").unlink()
+    own.write_text(line + own.read_text())
+    own.rename(to)
     return to
 
 

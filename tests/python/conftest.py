@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ import pytest
 import kvtrie as kv
 import redis_server
 import skips
-from circles import CIRCLE, beyond
+from circles import CIRCLE, DRAW, beyond, drawn
 from fakes import CodingModel
+from processes import ROOT
 
 collect_ignore = [] if os.environ.get("KVTRIE_EMULATED_PROCESSORS") else ["test_emulated.py"]  # ./dev emulate
 
@@ -38,10 +40,30 @@ hypothesis.settings.load_profile("ci")  # the same examples in each run and no d
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
 
 
+def changed_files() -> set[str]:
+    """Files of tests that a push brings, whose tests are played whatever is drawn."""
+    if not DRAW:
+        return set()
+    said = subprocess.run([ROOT / ".ci/changed", "--pushed"], check=True, capture_output=True, text=True).stdout
+    return {Path(line).name for line in said.splitlines()}
+
+
+def is_played(item: pytest.Item, changed: set[str]) -> bool:
+    """Tests on a cluster of Ray are drawn by file, since starting one takes as long as they do."""
+    if any(item.get_closest_marker(name) for name in beyond()):
+        return False
+    if CIRCLE != "ci" or not item.get_closest_marker("ci") or item.path.name in changed:
+        return True
+    return drawn(item.path.name if "ray_cluster" in getattr(item, "fixturenames", ()) else item.nodeid)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in beyond())]
-    items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in beyond())]
-    config.hook.pytest_deselected(items=left_out)
+    changed = changed_files()
+    kinds: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        kinds[is_played(item, changed)].append(item)
+    config.hook.pytest_deselected(items=kinds[False])
+    items[:] = kinds[True]
 
 
 def refuse_unknown_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

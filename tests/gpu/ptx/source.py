@@ -159,11 +159,12 @@ class Program:
 
 
 def _body(text: str, begin: int) -> str:
-    depth, end = 1, begin
-    while depth:
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        end += 1
-    return text[begin : end - 1]
+    depth = 1
+    for brace in re.compile("[{}]").finditer(text, begin):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return text[begin : brace.start()]
+    raise ValueError(f"[ptx] body: got no end of what begins at {begin}, allowed a closing brace")
 
 
 def _instruction(text: str) -> Instruction:
