@@ -1,7 +1,7 @@
 """Talk with a model; branch, edit and retry without computing anything twice.
 
 ``conversation`` is what was said, ``answers`` what the model says to it, in ``parts``, ``commands`` what a line does;
-``reader`` and ``screen`` are the terminal. docs/text.md is for people who use it.
+``reader`` and ``screen`` are the terminal. docs/chat.md is for people who use it.
 """
 
 from __future__ import annotations
