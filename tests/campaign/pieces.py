@@ -93,6 +93,10 @@ def without_random_addresses() -> list[str]:
     return command if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0 else []
 
 
+# K and V of every cache in one format, or in one each.
+CELLS = ("float16", "q8_0", "q8_0/q4h", "q4h")
+
+
 def usage_of(program: Path) -> str:
     """What it says when it is asked how it is called; "" where it does not take the question."""
     try:
@@ -126,6 +130,9 @@ def oracles(missing: list[str]) -> Iterator[Piece]:
             elif program.name == "oracle_prefix_cache":
                 for kinds in ("dense", "mixed"):
                     yield Piece(f"{name} {kinds}{flavour}", _oracle(program, flavour, "--kinds", kinds), **made)
+                made.update(whole=400_000 // slower)
+                for cells in CELLS:
+                    yield Piece(f"{name} {cells}{flavour}", _oracle(program, flavour, "--cells", cells), **made)
             else:
                 yield Piece(f"{name}{flavour}", _oracle(program, flavour), **made)
 

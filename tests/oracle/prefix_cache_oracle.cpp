@@ -29,6 +29,7 @@
 #include <iostream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <sstream>
@@ -36,6 +37,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "base/mutex.h"
 #include "block_cache.h"
@@ -70,6 +72,14 @@ std::uint64_t suffixes_found = 0, suffixes_unknown = 0;  // looks into the index
 std::uint64_t quotas_changed = 0, quotas_refused = 0, steps_refused_by_quotas = 0;
 std::uint64_t torn_batches = 0;  // steps of several sessions that ended when a cache of states was written already
 
+// Those of float32 and float16 rows on the host, which is what K and V are read as.
+std::vector<float> numbers_of(const Tensor& rows) {
+  if (rows.dtype() == DType::kFloat32) return {rows.host_span<float>().begin(), rows.host_span<float>().end()};
+  std::vector<float> numbers;
+  for (const std::uint16_t half : rows.host_span<std::uint16_t>()) numbers.push_back(half_to_float(half));
+  return numbers;
+}
+
 struct Twin {
   SessionPtr session;
   std::string name_space;
@@ -81,7 +91,9 @@ struct Twin {
 
 class World {
  public:
-  World(std::uint64_t seed, std::uint64_t& operations, bool mixed) : random_(seed), operations_(operations) {
+  // `formats`: of all caches of K and V; nothing: any.
+  World(std::uint64_t seed, std::uint64_t& operations, bool mixed, std::optional<CellFormats> formats)
+      : random_(seed), operations_(operations), formats_(formats) {
     const std::uint32_t cells = pick({1, 2, 7, 24, 64, 160});
     alphabet_ = pick({1, 2, 3, 50});
     CacheSet set;
@@ -192,12 +204,12 @@ class World {
       if (chance(0.1)) return find_cell_format(chance(0.5) ? "q8_0" : "q4h");
       return plain_format(DType::kFloat32);
     };
-    shape.formats = any_format();
+    shape.formats = formats_ ? *formats_ : any_format();
     shape.k_dim = 2 * shape.formats.k->block_numbers;
-    if (chance(0.2)) {
+    if (chance(0.2) && shape.formats.alike()) {
       shape.latent_dim = shape.formats.k->block_numbers;
     } else {
-      if (chance(0.3)) shape.formats.v = any_format();
+      if (!formats_ && chance(0.3)) shape.formats.v = any_format();
       shape.v_dim = (index == 0 ? 2 : 3) * shape.formats.v->block_numbers;
     }
     shape.cells = cells;
@@ -1395,13 +1407,13 @@ class World {
                      const std::vector<std::vector<std::uint64_t>>& hashes) {
     const CausalCache::History history = step.get(static_cast<std::int32_t>(cache * 10 + layer));
     const auto columns = static_cast<std::size_t>(history.mask.dim(1));
+    const std::vector<float> keys = numbers_of(history.k);
     const std::uint32_t dim = caches_[cache]->shape().k_dim;
     for (std::size_t row = 0; row < step.tokens().size(); ++row) {
       const std::vector<std::uint64_t>& own = hashes[static_cast<std::size_t>(step.sequences()[row])];
       std::vector<float> seen, expected;
       for (std::size_t column = 0; column < columns; ++column) {
-        if (history.mask.host_span<float>()[row * columns + column] == 0)
-          seen.push_back(history.k.host_span<float>()[column * dim]);
+        if (history.mask.host_span<float>()[row * columns + column] == 0) seen.push_back(keys[column * dim]);
       }
       const std::int32_t position = step.positions()[row];
       for (std::int32_t at = caches_[cache]->visibility().floor(position); at <= position; ++at)
@@ -1560,8 +1572,8 @@ class World {
     for (std::uint32_t layer = 0; layer < shape.layers && !list.empty(); ++layer) {
       const auto [k, v] = caches_[cache]->store().rows(layer, list.spans());
       const std::int32_t start = list.begin_position();
-      verify_rows(k.host_span<float>(), shape.k_dim, start, hashes, global_layer(cache, layer), false);
-      verify_rows(v.host_span<float>(), shape.v_dim, start, hashes, global_layer(cache, layer), true);
+      verify_rows(numbers_of(k), shape.k_dim, start, hashes, global_layer(cache, layer), false);
+      verify_rows(numbers_of(v), shape.v_dim, start, hashes, global_layer(cache, layer), true);
     }
   }
 
@@ -1628,8 +1640,8 @@ class World {
       for (std::uint32_t layer = 0; layer < caches_[i]->shape().layers && !spans.empty(); ++layer) {
         const auto [k, v] = caches_[i]->store().rows(layer, spans);
         const std::int32_t start = spans.front().position;
-        verify_rows(k.host_span<float>(), caches_[i]->shape().k_dim, start, hashes, global_layer(i, layer), false);
-        verify_rows(v.host_span<float>(), caches_[i]->shape().v_dim, start, hashes, global_layer(i, layer), true);
+        verify_rows(numbers_of(k), caches_[i]->shape().k_dim, start, hashes, global_layer(i, layer), false);
+        verify_rows(numbers_of(v), caches_[i]->shape().v_dim, start, hashes, global_layer(i, layer), true);
       }
     }
     for (std::size_t i = 0; i < recurrents_.size(); ++i) {
@@ -1646,6 +1658,7 @@ class World {
 
   std::mt19937_64 random_;
   std::uint64_t& operations_;
+  std::optional<CellFormats> formats_;
   std::uint32_t alphabet_ = 3;
   std::vector<std::shared_ptr<CausalCache>> caches_;
   std::vector<std::shared_ptr<RecurrentCache>> recurrents_;
@@ -1685,12 +1698,21 @@ std::string under_way;
 
 int main(int argc, char** argv) {
   std::uint64_t seed = 20260101, wanted = kvtrie::oracle::operations_here(40000, 150000, 400000);
-  std::string kinds = "all";
+  std::string kinds = "all", cells = "any";
+  std::optional<kvtrie::CellFormats> formats;
   bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::string(argv[i]) == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::string(argv[i]) == "--operations") wanted = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::string(argv[i]) == "--kinds") kinds = argv[i + 1];
+    if (std::string(argv[i]) == "--cells") {  // "q8_0", "q8_0/q4h", ...
+      cells = argv[i + 1];
+      formats = kvtrie::find_cell_formats(cells);
+      if (!formats) {
+        std::cerr << "--cells: got " << cells << ", allowed " << kvtrie::cell_formats_names() << "\n";
+        return 2;
+      }
+    }
     if (std::string(argv[i]) == "--verbose") verbose = std::string(argv[i + 1]) == "yes";
   }
   std::set_terminate([] {
@@ -1702,15 +1724,15 @@ int main(int argc, char** argv) {
     const std::uint64_t world_seed = seed + worlds;
     const bool mixed = kinds == "mixed" || (kinds == "all" && world_seed % 2 == 1);
     const std::uint64_t begun = operations;
-    kvtrie::oracle::under_way =
-        kvtrie::cat("replay: --seed ", world_seed, " --operations 500 --kinds ", mixed ? "mixed" : "dense");
+    kvtrie::oracle::under_way = kvtrie::cat("replay: --seed ", world_seed, " --operations 500 --kinds ",
+                                            mixed ? "mixed" : "dense", formats ? " --cells " + cells : "");
     const auto report = [&](const char* what) {
       std::cerr << "seed " << world_seed << ", operation " << operations - begun << ": " << what << "\n"
                 << kvtrie::oracle::under_way << "\n";
       return 1;
     };
     try {
-      kvtrie::oracle::World world(world_seed, operations, mixed);
+      kvtrie::oracle::World world(world_seed, operations, mixed, formats);
       world.verbose = verbose;
       world.run(500);
     } catch (const kvtrie::oracle::Failure& failure) {
@@ -1725,7 +1747,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
-            << "), seed " << seed << ", " << kvtrie::oracle::proposing << " proposed, "
+            << ", cells " << cells << "), seed " << seed << ", " << kvtrie::oracle::proposing << " proposed, "
             << kvtrie::oracle::drafts_accepted << " of " << kvtrie::oracle::drafts_proposed << " drafts accepted, "
             << kvtrie::oracle::trees_proposed << " trees, " << kvtrie::oracle::branches_taken << " branches taken, "
             << kvtrie::oracle::suffixes_found << " suffixes found and " << kvtrie::oracle::suffixes_unknown
