@@ -73,6 +73,7 @@ def test_pocls_own_variable_has_the_last_word() -> None:
     assert set(map(tuple, found["tasks"].values())) == {tuple(found["all"])}
 
 
+@pytest.mark.ci  # it compiles for a GPU
 def test_a_device_that_emulates_a_gpu_binds_nothing() -> None:
     found = threads(KVTRIE_EMULATED_DEVICE="gpu")
     assert found["kind"] == "gpu" and set(map(tuple, found["tasks"].values())) == {tuple(found["all"])}
