@@ -64,12 +64,38 @@ class NullModel {
 
   // One token: recorded, computed, and the next one chosen and read.
   std::int32_t decode() {
+    return decode_by([this](const StepPtr& step) { return logits(*step); });
+  }
+
+  // The same; `compute` gives the logits of the step.
+  template <class Compute>
+  std::int32_t decode_by(Compute&& compute) {
     const Token token = 3;
     session_->append({&token, 1});
     const StepPtr step = session_->decode();
     std::int32_t chosen = -1;
-    ops::argmax(logits(*step)).copy_to_host(&chosen);
+    ops::argmax(compute(step)).copy_to_host(&chosen);
     return chosen;
+  }
+
+  // The step operation by operation.
+  Tensor logits(Step& step) const {
+    const Tokens& tokens = step.tokens();
+    const auto rows = static_cast<std::int64_t>(tokens.size());
+    Tensor x = ops::embedding(head_, Tensor::from_host(device_, DType::kInt32, {rows}, tokens.data()));
+    ops::QkvOptions rotated;
+    rotated.rope = &rope_;
+    ops::AttentionOptions attention;
+    attention.precision = precision_;
+    for (std::int32_t i = 0; i < kLayers; ++i) {
+      const Layer& layer = layers_[static_cast<std::size_t>(i)];
+      const ops::QkvProduct qkv{x, {&layer.qkv, 1}, {}, {layer.norm, 1e-5f}};
+      const Tensor mixed = step.attend_qkv(i, qkv, rotated, attention);
+      x = ops::matmul(mixed, layer.o, x);
+      const ops::InputNorm norm{layer.mlp_norm, 1e-5f};
+      x = ops::matmul(ops::matmul_gated(x, layer.gate_up, ops::Activation::kSilu, norm), layer.down, x);
+    }
+    return ops::matmul(rows == 1 ? x : ops::take_rows(x, {0}), head_, {}, {norm_, 1e-5f});
   }
 
  private:
@@ -112,25 +138,6 @@ class NullModel {
     CacheSet set;
     set.attention.push_back(CausalCache::create(std::make_unique<OpenClKvStore>(device_, shape), std::move(options)));
     cache_ = PrefixCache::create(std::move(set), {});
-  }
-
-  Tensor logits(Step& step) const {
-    const Tokens& tokens = step.tokens();
-    const auto rows = static_cast<std::int64_t>(tokens.size());
-    Tensor x = ops::embedding(head_, Tensor::from_host(device_, DType::kInt32, {rows}, tokens.data()));
-    ops::QkvOptions rotated;
-    rotated.rope = &rope_;
-    ops::AttentionOptions attention;
-    attention.precision = precision_;
-    for (std::int32_t i = 0; i < kLayers; ++i) {
-      const Layer& layer = layers_[static_cast<std::size_t>(i)];
-      const ops::QkvProduct qkv{x, {&layer.qkv, 1}, {}, {layer.norm, 1e-5f}};
-      const Tensor mixed = step.attend_qkv(i, qkv, rotated, attention);
-      x = ops::matmul(mixed, layer.o, x);
-      const ops::InputNorm norm{layer.mlp_norm, 1e-5f};
-      x = ops::matmul(ops::matmul_gated(x, layer.gate_up, ops::Activation::kSilu, norm), layer.down, x);
-    }
-    return ops::matmul(rows == 1 ? x : ops::take_rows(x, {0}), head_, {}, {norm_, 1e-5f});
   }
 
   cl::DevicePtr device_;

@@ -38,6 +38,7 @@
 
 #include "attention_lines.clh"
 #include "attention_merged.clh"
+#include "work_group.clh"
 
 // Row and head, or partial and head, of a line: which output it is.
 INLINE int place_of(const Tile* tile, int line) {
@@ -107,23 +108,24 @@ INLINE void write_partials(const Tile* tile, const Lines* lines, float (*own)[NU
   }
 }
 
-__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void attend_tiles(
-    __global const float* restrict q, ulong q_offset, __global const half* restrict k, ulong k_offset,
-    __global const half* restrict v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
-    ulong v_cell_stride, __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
-    int tiles_at, int split, int heads, int group, float scale, float softcap, __global const float* restrict sinks,
-    ulong sinks_offset, int has_sinks, __global float* restrict out, ulong out_offset,
-    __global float* OWN partial_out, __global float* OWN partial_stats, int parts
+GROUP_KERNEL(LANES) void attend_tiles(
+    GROUP_IDS __global const float* ALONE q, ulong q_offset, __global const half* ALONE k, ulong k_offset,
+    __global const half* ALONE v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
+    ulong v_cell_stride, __global const int* ALONE table, int bounds_at, int row_ids_at, int segments_at,
+    int tiles_at, int split, int heads, int group, float scale, float softcap, __global const float* ALONE sinks,
+    ulong sinks_offset, int has_sinks, __global float* ALONE out, ulong out_offset, __global float* OWN partial_out,
+    __global float* OWN partial_stats, int parts
 #if MERGES
     ,
     int merge_begin_at, int merge_ids_at, __global int* OWN lines_done, int rows
 #endif
 ) {
-  __local uchar lots[LOTS * LOT_BYTES] __attribute__((aligned(128)));
+  LOCAL_BYTES(lots, LOTS * LOT_BYTES, 0);
+  AWAIT();
   const int lane = get_local_id(0), l = lane % WARP, t = l % 4;
-  __global const int* given = table + tiles_at + 5 * ((int)get_group_id(1) / parts);
-  const Tile tile = {table + row_ids_at + given[0], given[1] * group, group, heads, get_group_id(2), given[4]};
-  const int part = (int)get_group_id(1) % parts;
+  __global const int* given = table + tiles_at + 5 * (GROUP_ID(1) / parts);
+  const Tile tile = {table + row_ids_at + given[0], given[1] * group, group, heads, GROUP_ID(2), given[4]};
+  const int part = GROUP_ID(1) % parts;
   if (part * WARPS * LINES_OF_WARP >= tile.count) return;
   const int line0 = (part * WARPS + lane / WARP) * LINES_OF_WARP, line = line0 + l / 4;
   const bool busy = line0 < tile.count;

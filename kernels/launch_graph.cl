@@ -60,6 +60,7 @@
 // The host gives WORDS, the most arguments of a kernel, and WITH_name for each kernel that the step has.
 
 #include "launch_layout.clh"
+#include "launch_locate.clh"
 
 // ---- the kernels of launch_table.clh --------------------------------------------------------------------------------
 
@@ -280,6 +281,3 @@ __kernel void run_graph(__global const Op* restrict ops, int count, __global int
     for (int item = 0; item < items; ++item) run_item(&op, item, &worker);
   }
 }
-
-// Where a buffer lies, into table[at].
-__kernel void locate(__global char* buffer, __global ulong* table, int at) { table[at] = (ulong)buffer; }

@@ -18,7 +18,7 @@
 //                 Partial sums meet in local memory, row by row.
 //   matmul_many   more rows: LANES / 2 rows x 64 outputs, BLOCK_K k at a time through local memory, weights widened to
 //                 float32 on the way there and the next block on its way in registers; a lane has 4 rows x 8 outputs.
-//   embed         the numbers of some outputs, a lane for each k.
+//   embed         the numbers of some outputs, a lane for each k; in a graph nothing else.
 //
 // GATED as in kernels/matmul.cl: a lane has 4 outputs of the gate and the same of the other in its registers, or finds
 // them in local memory. What is added or activated has the bits of separate operations over vectors of 4.
@@ -44,6 +44,7 @@
 #endif
 #include "vector.clh"
 #include "activation.clh"
+#include "work_item.clh"
 #undef VW
 #define VW 4
 #define SLICE 512  // for matmul_stored.clh alone
@@ -85,6 +86,8 @@ INLINE void load_words(const __global void* from, int count, uint* words) {
     words[0] = *(const __global uint*)from;
   }
 }
+
+#ifndef IN_GRAPH
 
 INLINE float4 load_x4(const __global float* x) {
 #if X4
@@ -363,14 +366,16 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void matmul_many(
   }
 }
 
+#endif
+
 // to[t] = row ids[t] - first of w, its `dim` numbers, for ids from `first` to `first + n_size` of `all`; the first part
 // writes NaN for an id that is no output of any. Global size (dim rounded up to whole
 // groups, tokens), local size (LANES, 1).
-__kernel void embed(__global const W* restrict w, ulong w_offset, __global const int* restrict ids, ulong ids_offset,
-                    __global float* restrict to, ulong to_offset, int n_size, int dim, int first, int all) {
-  const int k = get_global_id(0), wanted = ids[ids_offset + get_global_id(1)], id = wanted - first;
+KERNEL void embed(IDS __global const W* restrict w, ulong w_offset, __global const int* restrict ids, ulong ids_offset,
+                  __global float* restrict to, ulong to_offset, int n_size, int dim, int first, int all) {
+  const int k = ID(0), wanted = ids[ids_offset + ID(1)], id = wanted - first;
   if (k >= dim) return;
-  to += to_offset + get_global_id(1) * (ulong)dim + k;
+  to += to_offset + ID(1) * (ulong)dim + k;
   if (wanted < first || id >= n_size) {
     if (first == 0 && (wanted < 0 || wanted >= all)) *to = NAN;
     return;

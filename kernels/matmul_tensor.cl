@@ -35,6 +35,7 @@
 
 #include "matmul_tensor.clh"
 #include "matmul_tensor_norm.clh"
+#include "work_group.clh"
 
 #ifndef QKV
 #define QKV 0
@@ -99,30 +100,30 @@ INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l
 }
 
 // Global size (128 * units of 32 packed outputs, ceil(M / ROWS)), local size (128, 1).
-__kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
-    __global const float* restrict x, ulong x_offset, __global const uchar* restrict w, ulong w_offset,
-    __global const float* restrict add, ulong add_offset, ulong add_stride, int has_add, __global float* restrict y,
+GROUP_KERNEL(FEW_LANES) void tensor_few(
+    GROUP_IDS __global const float* ALONE x, ulong x_offset, __global const uchar* ALONE w, ulong w_offset,
+    __global const float* ALONE add, ulong add_offset, ulong add_stride, int has_add, __global float* ALONE y,
     ulong y_offset, int m_size, int n_size, int k_size, int y_stride
-#if NORMED
+#if NORMED || defined(IN_GROUPS)
     ,
-    __global const float* restrict weight, ulong weight_offset, float eps, float offset
+    __global const float* ALONE weight, ulong weight_offset, float eps, float offset
 #endif
-#if QKV
+#if QKV || defined(IN_GROUPS)
     ,
-    __global const int* restrict table, __global const float* restrict inverse_frequencies, float factor,
-    int outputs_from, int heads, int kv_heads, int k_dim, int v_dim, int pairs, int interleaved,
-    __global STORAGE(CELL_FORMAT) * restrict k_pool, ulong k_offset, __global STORAGE(V_FORMAT) * restrict v_pool,
+    __global const int* ALONE table, __global const float* ALONE inverse_frequencies, float factor, int outputs_from,
+    int heads, int kv_heads, int k_dim, int v_dim, int pairs, int interleaved,
+    __global STORAGE(CELL_FORMAT) * ALONE k_pool, ulong k_offset, __global STORAGE(V_FORMAT) * ALONE v_pool,
     ulong v_offset, ulong cells
 #endif
 ) {
-  __local uchar rings[SLICES * FEW_RING] __attribute__((aligned(128)));
-  __local float tops[TOPS * ROWS];
+  LOCAL_BYTES(rings, SLICES * FEW_RING, 0);
+  LOCAL_ARRAY(float, tops, TOPS * ROWS, SLICES * FEW_RING);
 #if NORMED
-  __local float scales[ROWS];
+  LOCAL_ARRAY(float, scales, ROWS, SLICES * FEW_RING + 4 * TOPS * ROWS);
   weight += weight_offset;
 #endif
-  const int lane = get_local_id(0), l = lane % WARP, warp = lane / WARP, m0 = (int)get_group_id(1) * ROWS;
-  const int unit_at = get_group_id(0), blocks = k_size / UNIT_K;
+  const int lane = get_local_id(0), l = lane % WARP, warp = lane / WARP, m0 = GROUP_ID(1) * ROWS;
+  const int unit_at = GROUP_ID(0), blocks = k_size / UNIT_K;
   const int begin = slice_begin(warp, blocks), end = slice_begin(warp + 1, blocks);
   const __global uchar* group = w + w_offset + unit_at / 2 * GROUP_BYTES(k_size);
   __local uchar* ring = rings + warp * FEW_RING;
@@ -152,20 +153,30 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     }
 #endif
   }
-#define FEW_BRING(stage, block)                                                                \
-  _Pragma("unroll") for (int b_ = 0; b_ < AT_ONCE; ++b_) {                                     \
-    if ((block) + b_ < end) {                                                                  \
-      const uint to_ = ring_at + ((stage)*AT_ONCE + b_) * FEW_BYTES;                           \
-      _Pragma("unroll") for (int j_ = 0; j_ < FEW_X_LOADS; ++j_) {                             \
-        COPY_16_IF((j_ + 1) * WARP <= X_CHUNKS || l + j_ * WARP < X_CHUNKS, to_ + rows_to[j_], \
-                   rows[j_] + ((block) + b_) * UNIT_K);                                        \
-      }                                                                                        \
-      bring_unit(chunks, FEW_LOADS, group, (block) + b_, to_, l, WARP);                        \
-    }                                                                                          \
+#define FEW_BRING(stage, block, with_rows, with_weights)                                         \
+  _Pragma("unroll") for (int b_ = 0; b_ < AT_ONCE; ++b_) {                                       \
+    if ((block) + b_ < end) {                                                                    \
+      const uint to_ = ring_at + ((stage)*AT_ONCE + b_) * FEW_BYTES;                             \
+      if (with_rows) {                                                                           \
+        _Pragma("unroll") for (int j_ = 0; j_ < FEW_X_LOADS; ++j_) {                             \
+          COPY_16_IF((j_ + 1) * WARP <= X_CHUNKS || l + j_ * WARP < X_CHUNKS, to_ + rows_to[j_], \
+                     rows[j_] + ((block) + b_) * UNIT_K);                                        \
+        }                                                                                        \
+      }                                                                                          \
+      if (with_weights) bring_unit(chunks, FEW_LOADS, group, (block) + b_, to_, l, WARP);        \
+    }                                                                                            \
   }
+#ifdef IN_GROUPS  // weights depend on nothing: all that fit are on their way while x is waited for
+#define WEIGHTS_APART 1
+#pragma unroll
+  for (int s = 0; s < FEW_STAGES - 1; ++s) FEW_BRING(s, begin + AT_ONCE * s, 0, 1);
+  AWAIT();
+#else
+#define WEIGHTS_APART 0
+#endif
 #pragma unroll
   for (int s = 0; s < FEW_STAGES - 1; ++s) {
-    FEW_BRING(s, begin + AT_ONCE * s);
+    FEW_BRING(s, begin + AT_ONCE * s, 1, !WEIGHTS_APART);
     COMMIT();
   }
 #if QKV  // one pair for each lane
@@ -190,7 +201,7 @@ __kernel __attribute__((reqd_work_group_size(FEW_LANES, 1, 1))) void tensor_few(
     ARRIVED(FEW_STAGES - 2);
     SYNC_WARP();  // the blocks are there, and nobody reads those before them any more
     const int to = stage == 0 ? FEW_STAGES - 1 : stage - 1;
-    FEW_BRING(to, block + AT_ONCE * (FEW_STAGES - 1));
+    FEW_BRING(to, block + AT_ONCE * (FEW_STAGES - 1), 1, 1);
     COMMIT();
     const int at = stage * AT_ONCE * FEW_BYTES;
     if (AT_ONCE == 2 && block + 1 < end)

@@ -2,7 +2,8 @@
 
 ``table``  device time by kernel of one decode step and of one prefill, on a device that keeps the times of launches; of
            the step also with a launch for each norm, each merge, and each rotation and store of q, k and v
-``steps``  seconds of steps, and microseconds of the host until one is enqueued, on a device as everybody has it
+``steps``  seconds of steps, and microseconds of the host until one is enqueued, on a device as everybody has it; with
+           matrix instructions also of steps that are recorded and replayed as one launch
 
 A decode step chooses its tokens on the device: 4 bytes come to the host for each conversation.
 """
@@ -167,7 +168,32 @@ def _steps_of(rows: Rows, device: Any, name: str) -> None:
             told(device, 0)
             _decode(rows, device, f"{name}, {what} apart", talk)
             told(device, None)
+        if conversations <= 8 and device._has_matrix_instructions():
+            _decode_in_one_launch(rows, device, name, talk)
         talk.close()
+
+
+def _decode_in_one_launch(rows: Rows, device: Any, name: str, talk: Talk) -> None:
+    """The same step recorded and replayed; where it cannot be recorded, a row with the reason."""
+    model = talk.model
+    device._step_in_one_launch(True)
+    begun = time.perf_counter()
+    talk.decode()  # recorded, compiled, proved
+    seconds, stats = time.perf_counter() - begun, model.graphs.stats
+    recorded = stats["graphs"] > 0
+    rows.say(
+        f"{name}, one launch: {'recorded' if recorded else 'not recorded: ' + stats['reason']}, {seconds:.1f} s",
+        what="one launch",
+        shape=name,
+        conversations=len(talk.sessions),
+        recorded=recorded,
+        reason=stats["reason"],
+        seconds=seconds,
+    )
+    if recorded:
+        _decode(rows, device, f"{name}, one launch", talk)
+    device._step_in_one_launch(None)
+    model.graphs = kv.ops.StepGraphs()  # later steps are launched again
 
 
 def _decode(rows: Rows, device: Any, name: str, talk: Talk) -> None:

@@ -71,6 +71,7 @@ class LaunchRecorder {
   std::vector<Launch> launches_;
   std::vector<Upload> uploads_;
   std::string foreign_;
+  bool uploads_now_ = false;
   std::unordered_map<_cl_mem*, SharedMemory> held_;  // what is named above: a handle that is free is soon another's
 
  public:
@@ -78,8 +79,25 @@ class LaunchRecorder {
   static LaunchRecorder* current(const Device::State& state) noexcept;
   void note_launch(Launch launch);
   void note_upload(_cl_mem* buffer, const void* host, std::size_t bytes);
+  // Notes an upload; until it ends, the commands of the calling thread are its own. REQUIRES: one at a time.
+  class Uploading {
+   public:
+    Uploading(LaunchRecorder* recorder, _cl_mem* buffer, const void* host, std::size_t bytes) : recorder_(recorder) {
+      if (recorder_ == nullptr) return;
+      recorder_->note_upload(buffer, host, bytes);
+      recorder_->uploads_now_ = true;
+    }
+    ~Uploading() {
+      if (recorder_ != nullptr) recorder_->uploads_now_ = false;
+    }
+    Uploading(const Uploading&) = delete;
+    Uploading& operator=(const Uploading&) = delete;
+
+   private:
+    LaunchRecorder* const recorder_;
+  };
   void note_foreign(const char* command) {
-    if (foreign_.empty()) foreign_ = command;
+    if (foreign_.empty() && !uploads_now_) foreign_ = command;
   }
 };
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "cl/device_state.h"
+#include "cl/launch_recorder.h"
 #include "cl/staging.h"
 
 namespace kvtrie::cl {
@@ -45,6 +46,7 @@ void Device::upload(const Buffer& to, const void* host, std::size_t bytes) {
   require_range(*this, to, 0, bytes, "Device.upload");
   if (bytes == 0) return;
   const auto staging = extension<Staging>([this] { return std::make_shared<Staging>(*state_); });
+  const LaunchRecorder::Uploading noted(LaunchRecorder::current(*state_), to.handle(), host, bytes);
   if (!staging->write(to.handle(), 0, host, bytes)) return write(to, 0, host, bytes);
   state_->meter->count_traffic(state_->meter->upload_bytes, bytes, Traffic::kOther);
 }

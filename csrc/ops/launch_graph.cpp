@@ -10,6 +10,7 @@
 #include "ops/chosen_launch.h"
 #include "ops/launch_graph_ops.h"
 #include "ops/support.h"
+#include "ops/tensor_cores.h"
 #include "ops/turned_queries.h"
 
 namespace kvtrie::ops {
@@ -17,8 +18,10 @@ namespace {
 
 constexpr const char* kLaunchGraph = "launch_graph";
 constexpr std::uint32_t kMaxWorkers = 64;
-
-_cl_mem* handle_of(const Tensor& tensor) { return tensor.defined() ? tensor.buffer().handle() : nullptr; }
+// Of kernels/launch_groups.cl: 128 lanes with 255 registers, and up to 48 KiB of local memory. More wait for room;
+// fewer leave some empty.
+constexpr std::uint32_t kGroupsOfUnit = 2;
+constexpr std::size_t kGroupLanes = 128;
 
 // The distinct buffers of the operations, and where each one lies.
 std::vector<_cl_mem*> buffers_of(const GraphOps& graph) {
@@ -54,79 +57,9 @@ std::vector<GraphOp> resolved(const std::vector<BufferOp>& from_ops, const std::
   return ops;
 }
 
-// The tables of a choice, and the ints of its header that say where they are in a step's.
-std::vector<std::pair<_cl_mem*, std::int32_t>> tables_of(const RecordedChoice& choice) {
-  std::vector<std::pair<_cl_mem*, std::int32_t>> tables;
-  for (const auto& [tensor, at] :
-       {std::pair(&choice.cells, launch::kChoiceCells), std::pair(&choice.mask, launch::kChoiceMask),
-        std::pair(&choice.tokens, launch::kChoiceTokens), std::pair(&choice.starts, launch::kChoiceStarts),
-        std::pair(&choice.tails, launch::kChoiceTails)})
-    if (tensor->defined()) tables.emplace_back(handle_of(*tensor), std::int32_t{at});
-  return tables;
-}
-
-// Headers of plans of chosen keys, then of choices.
-void add_choices(GraphPlaces& places, const RecordedInputs& inputs) {
-  places.chosen_header_at =
-      static_cast<std::int32_t>(inputs.tables.size() + inputs.states.size()) * launch::kHeaderInts;
-  for (const RecordedTables& table : inputs.tables)
-    for (const ChosenPlan& plan : table.chosen) places.chosen_plans.push_back(handle_of(plan.uploaded.table()));
-  auto header = places.chosen_header_at + static_cast<std::int32_t>(places.chosen_plans.size()) * launch::kHeaderInts;
-  for (const RecordedTables& table : inputs.tables) {
-    for (const RecordedChoice& choice : table.choices) {
-      places.choices.push_back({header, tables_of(choice)});
-      header += launch::kHeaderInts;
-    }
-  }
-}
-
-// Uploads that hold the ids and the positions; a second one with the same bytes may be something else: not replayed.
-void add_uploads(GraphPlaces& places, const cl::LaunchRecorder& recorded, const RecordedInputs& inputs) {
-  const auto holds = [](const cl::LaunchRecorder::Upload& upload, std::span<const std::int32_t> numbers) {
-    const std::span<const std::byte> wanted = std::as_bytes(numbers);
-    return std::equal(upload.bytes.begin(), upload.bytes.end(), wanted.begin(), wanted.end());
-  };
-  for (const cl::LaunchRecorder::Upload& upload : recorded.uploads()) {
-    if (holds(upload, inputs.ids) && places.ids == nullptr) {
-      places.ids = upload.buffer;
-    } else if (holds(upload, inputs.positions) && places.positions == nullptr) {
-      places.positions = upload.buffer;
-    } else if (!std::ranges::count(places.chosen_plans, upload.buffer)) {
-      places.uploads.push_back(upload.buffer);
-    }
-  }
-}
-
-// The buffers of the recorded step. The table of a step begins with the counters of all operations and the headers, so
-// the number of launches bounds where the rest begins: an attend makes up to three operations.
-GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
-  const std::span<const std::int32_t> ids = inputs.ids;
-  GraphPlaces places;
-  add_choices(places, inputs);
-  places.logits = handle_of(out);
-  const auto attends = std::count_if(recorded.launches().begin(), recorded.launches().end(),
-                                     [](const auto& launch) { return launch.name == "attend_tiles"; });
-  const std::size_t most_ops = recorded.launches().size() + 2 * static_cast<std::size_t>(attends),
-                    headers = places.headers();
-  places.ids_at = static_cast<std::int32_t>(most_ops * 2 * launch::kCounterInts + headers * launch::kHeaderInts);
-  places.positions_at = places.ids_at + static_cast<std::int32_t>(ids.size());
-  auto at = places.positions_at + static_cast<std::int32_t>(ids.size());
-  for (const DeviceStateRuns& runs : inputs.states) places.runs.push_back(handle_of(runs.table()));
-  for (const RecordedTables& table : inputs.tables) {
-    places.rows.push_back(handle_of(table.rows.table()));
-    places.plans.push_back(handle_of(table.plan.table()));
-    places.keys.push_back(table.keys);
-    places.targets.push_back(handle_of(table.targets));
-    places.rows_at.push_back(at);
-    at += 2 * static_cast<std::int32_t>(ids.size());
-  }
-  add_uploads(places, recorded, inputs);
-  return places;
-}
-
 // Why nothing comes of a recording, as far as it shows before the launches are looked at.
 std::string refusal(const cl::LaunchRecorder& recorded, const Tensor& out) {
-  if (!can_record(*recorded.device())) return "graphs are for CPU devices that share the host's memory";
+  if (!can_record(*recorded.device())) return "graphs are not for this device";
   if (!recorded.foreign().empty()) return cat("the step used ", recorded.foreign());
   const bool whole = out.defined() && out.dtype() == DType::kFloat32 && out.offset() == 0;
   return whole ? "" : "the result is a part of a tensor";
@@ -134,8 +67,11 @@ std::string refusal(const cl::LaunchRecorder& recorded, const Tensor& out) {
 
 }  // namespace
 
+bool by_groups(cl::Device& device) { return kernel_family(device) == KernelFamily::kWorkGroup; }
+
 bool can_record(cl::Device& device) {
   const cl::DeviceInfo& info = device.info();
+  if (by_groups(device)) return tensor_cores(device) && one_launch(device);
   return info.kind == cl::DeviceKind::kCpu && info.unified_memory && kernel_family(device) == KernelFamily::kSerial;
 }
 
@@ -169,6 +105,7 @@ bool sees_moved(std::span<const StepTables> tables) {
 
 struct LaunchGraph::State {
   cl::DevicePtr device;
+  bool groups = false;  // walked by work-groups: kernels/launch_groups.cl
   cl::Kernel run;
   OpTable plain, turning;
   Tensor own;
@@ -228,10 +165,12 @@ bool LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate
   const std::vector<std::uint64_t> addresses = addresses_of(device, locate, buffers);
   if (addresses != addresses_of(device, locate, buffers)) return false;
   if (!graph.saw_moved) plain = OpTable(device, resolved(graph.ops, buffers, addresses));
-  if (!graph.chooses) turning = OpTable(device, resolved(with_turned_queries(graph.ops), buffers, addresses));
+  if (!graph.chooses && !groups)
+    turning = OpTable(device, resolved(with_turned_queries(graph.ops), buffers, addresses));
   chooses = graph.chooses;
   mean_dim = graph.mean_dim;
-  workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
+  workers = groups ? kGroupsOfUnit * std::max<std::uint32_t>(1, device->info().compute_units)
+                   : std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
   own_floats = graph.own_floats;
   own = Tensor::zeros(device, DType::kFloat32,
                       {static_cast<std::int64_t>(std::max<std::uint64_t>(1, workers * graph.own_floats))});
@@ -261,15 +200,18 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   if (!reason.empty()) return nullptr;
   const GraphPlaces places = places_of(recorded, inputs, out);
   const std::optional<GraphOps> graph = graph_ops(recorded.launches(), places, reason);
-  const std::optional<std::string> options = graph ? graph_options(recorded.launches(), reason) : std::nullopt;
+  const auto options_of = places.by_groups ? group_options : graph_options;
+  const std::optional<std::string> options = graph ? options_of(recorded.launches(), reason) : std::nullopt;
   if (!options) return nullptr;
 
   auto state = std::make_unique<State>(device);
+  state->groups = places.by_groups;
   if (!state->hold(buffers_of(*graph))) {
     reason = "the step used host memory in place";
     return nullptr;
   }
-  state->run = device->kernel("launch_graph", "run_graph", *options);
+  const std::string program = places.by_groups ? "launch_groups" : "launch_graph";
+  state->run = device->kernel(program, places.by_groups ? "run_groups" : "run_graph", *options);
   state->memory = recording.memory_;
   state->rows = inputs.ids.size();
   state->caches = inputs.tables.size();
@@ -279,7 +221,7 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   state->header_at = places.ids_at - static_cast<std::int32_t>(places.headers()) * launch::kHeaderInts;
   state->note_choices(inputs);
   state->out_shape = out.shape();
-  if (!state->resolve(*graph, device->kernel("launch_graph", "locate", *options))) {
+  if (!state->resolve(*graph, device->kernel(program, "locate", *options))) {
     reason = "the device moves its buffers";
     return nullptr;
   }
@@ -365,6 +307,10 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs,
     numbers[launch::kMergeBegin] = at.merge_begin;
     numbers[launch::kMergeIds] = at.merge_ids;
     numbers[launch::kMergeRows] = plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0;
+    if (groups) {
+      numbers[launch::kLinesDone] = static_cast<std::int32_t>(table.size());
+      table.resize(table.size() + rows * static_cast<std::size_t>(each.kv_heads));
+    }
     if (turns) {
       const TurnOffsets turned = append_turns(table, plan.rows, plan.turned, each.ropes, each.k_dim);
       numbers[launch::kQueries] = static_cast<std::int32_t>(plan.row_bounds.size());
@@ -391,7 +337,7 @@ std::span<const LaunchGraph::Choice> LaunchGraph::choices() const noexcept { ret
 bool LaunchGraph::turns() const noexcept { return state_->turning.ops.defined(); }
 
 bool LaunchGraph::serves(std::span<const StepTables> tables) const noexcept {
-  if (state_->chooses) return !sees_moved(tables);
+  if (state_->chooses || state_->groups) return !sees_moved(tables);
   return state_->plain.ops.defined() || sees_moved(tables);
 }
 
@@ -429,6 +375,11 @@ Tensor LaunchGraph::replay(const StepInputs& inputs, bool turning) const {
                scored = own.chooses ? Tensor::empty(own.device, DType::kFloat32, {scores}) : partial_stats,
                made = own.chooses ? Tensor::empty(own.device, DType::kFloat32, {means}) : partial_stats;
   Tensor out = Tensor::empty(own.device, DType::kFloat32, own.out_shape);
+  if (own.groups) {
+    own.device->launch(own.run, {own.workers * kGroupLanes, 0, 0}, {kGroupLanes, 1, 1}, ops.ops.buffer(), ops.count,
+                       step.buffer(), own.header_at, out.buffer(), partial_out.buffer(), partial_stats.buffer());
+    return out;
+  }
   own.device->launch(own.run, {own.workers, 0, 0}, {1, 0, 0}, ops.ops.buffer(), ops.count, step.buffer(), own.header_at,
                      out.buffer(), partial_out.buffer(), partial_stats.buffer(), turned.buffer(), scored.buffer(),
                      made.buffer(), own.own.buffer(), static_cast<std::int32_t>(own.own_floats));

@@ -24,11 +24,17 @@
 //
 // The functions that compute are those of the recorded kernels, so the bits are theirs.
 //
-// Where it works. The kernel relies on two things that OpenCL 1.2 does not promise and CPU devices keep: work-groups
-// see each other's writes in order, and a buffer stays where it is. So graphs are made for CPU devices that share the
-// host's memory only; a buffer must lie in the same place in two launches before its address is used; and whoever makes
+// Where it works. The kernels rely on two things that OpenCL 1.2 does not promise: work-groups see each other's writes
+// in order, and a buffer stays where it is. CPU devices keep both; graphs are made for those that share the host's
+// memory. NVIDIA's GPUs with matrix instructions order memory between groups by PTX (kernels/launch_groups.cl), and
+// graphs are made there where somebody asked for it (one_launch in ops/tensor_cores.h). That NVIDIA's driver keeps
+// buffers in their places, and on the device while a launch runs that does not name them, is assumed: it moves none
+// while they fit. A buffer must lie in the same place in two launches before its address is used; and whoever makes
 // a graph replays the recorded step and compares (replay/step_graph.h does), before it is used. Anything that
 // cannot be recorded is a reason, never an error: the step was computed all the same.
+//
+// By groups there is one table, and steps that see moved keys are launched. Recorded there are products of up to 8 rows
+// and attention by matrix instructions, embeddings, copies, and what is computed number by number.
 //
 // Memory: activations of one step (they are used in turn, as the recorded step did), and what is recorded stays alive
 // as long as the graph: weights, and the pools of the caches.

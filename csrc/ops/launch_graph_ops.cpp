@@ -11,7 +11,8 @@ namespace {
 
 using Launch = cl::LaunchRecorder::Launch;
 
-constexpr std::string_view kAttend = "attend_tiles", kMerge = "attend_merge", kNorm = "rms_norm", kTurn = "take_turned";
+constexpr std::string_view kAttend = "attend_tiles", kMerge = "attend_merge", kNorm = "rms_norm", kTurn = "take_turned",
+                           kTensorAttend = "tensor_attend";
 
 std::uint64_t word_of(launch::LaunchWordBits bit, std::uint64_t value) { return std::uint64_t{1} << bit | value; }
 std::uint64_t slot_word(std::uint64_t slot) { return word_of(launch::kSlotBit, slot); }
@@ -44,12 +45,33 @@ std::uint64_t word_named(const BufferOp& op, std::string_view argument) {
   return op.op.words[index_of(*op.kernel, argument)];
 }
 
+// Which of the kernel's arguments the launch has: those of a form, by its options.
+std::vector<std::size_t> arguments_of(const LaunchKernel& kernel, const Launch& launch) {
+  struct Part {
+    std::string_view kernel, option, first, behind;
+  };
+  static constexpr std::array kParts{Part{"tensor_few", "NORMED", "weight", "table"},
+                                     Part{"tensor_few", "QKV", "table", ""},
+                                     Part{kTensorAttend, "MERGES", "merge_begin_at", ""}};
+  std::vector<bool> has(kernel.arguments.size(), true);
+  for (const Part& part : kParts) {
+    if (kernel.name != part.kernel || options_by_name(launch).contains(std::string(part.option))) continue;
+    const std::size_t end = kernel.find(part.behind).value_or(has.size());
+    std::fill(has.begin() + index_of(kernel, part.first), has.begin() + end, false);
+  }
+  std::vector<std::size_t> given;
+  for (std::size_t i = 0; i < has.size(); ++i)
+    if (has[i]) given.push_back(i);
+  return given;
+}
+
 // Why the launch is not one of the kernel that the table knows; empty when it is.
 std::string mismatch(const LaunchKernel& kernel, const Launch& launch) {
-  const std::size_t given = launch.arguments.size(), allowed = kernel.arguments.size();
+  const std::vector<std::size_t> places = arguments_of(kernel, launch);
+  const std::size_t given = launch.arguments.size(), allowed = places.size();
   if (given != allowed) return cat("kernel ", kernel.name, ": got ", given, " arguments, allowed ", allowed);
-  for (std::size_t i = 0; i < kernel.arguments.size(); ++i) {
-    const LaunchArgument& argument = kernel.arguments[i];
+  for (std::size_t i = 0; i < given; ++i) {
+    const LaunchArgument& argument = kernel.arguments[places[i]];
     const cl::LaunchRecorder::Word& word = launch.arguments[i];
     const bool fits =
         argument.is_buffer() ? word.buffer != nullptr : word.buffer == nullptr && word.bytes == argument.bytes();
@@ -63,11 +85,14 @@ BufferOp plain_op(const Launch& launch, const LaunchKernel& kernel) {
   BufferOp op;
   op.kernel = &kernel;
   op.op.kernel = static_cast<std::int32_t>(&kernel - launch_kernels().data());
-  for (std::size_t i = 0; i < 3; ++i)
-    op.op.size[i] = static_cast<std::int32_t>(std::max<std::size_t>(launch.global[i], 1));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::size_t of_item = of_groups(kernel) ? std::max<std::size_t>(launch.local[i], 1) : 1;
+    op.op.size[i] = static_cast<std::int32_t>(std::max<std::size_t>(launch.global[i], 1) / of_item);
+  }
+  const std::vector<std::size_t> places = arguments_of(kernel, launch);
   for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
-    op.op.words[i] = launch.arguments[i].value;
-    op.buffers[i] = launch.arguments[i].buffer;
+    op.op.words[places[i]] = launch.arguments[i].value;
+    op.buffers[places[i]] = launch.arguments[i].buffer;
   }
   return op;
 }
@@ -83,9 +108,8 @@ class Builder {
     const LaunchKernel* kernel = find_launch_kernel(launch.program, launch.name);
     if (kernel == nullptr) return cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
     if (std::string why = mismatch(*kernel, launch); !why.empty()) return why;
-    if (launch.local[0] > 1 || launch.local[1] > 1 || launch.local[2] > 1)
-      return cat("kernel ", launch.name, " was launched with groups of several work-items");
-    if (kernel->name == kMerge) return "";  // made with its attend
+    if (kernel->name == kMerge) return "";  // made with its attend, or a part of it
+    if (std::string why = misfit(*kernel, launch); !why.empty()) return why;
     BufferOp op = plain_op(launch, *kernel);
     for (std::size_t i = 0; i < kernel->arguments.size(); ++i)
       if (kernel->arguments[i].writes()) forget(op.buffers[i]);
@@ -97,12 +121,36 @@ class Builder {
     if (kernel->name == kAttend && !of_chosen(op)) {
       if (std::string why = find_layer(op, launch); !why.empty()) return why;
     }
+    if (kernel->name == kTensorAttend) complete(op, launch);
     graph_.ops.push_back(op);
     if (kernel->name == kAttend) add_merge(op, launch);
     return "";
   }
 
  private:
+  // Why the device's graphs have no such launch: what work-items of a group share is one work-item's own on a CPU, and
+  // in a list of groups a kernel is a function of a group, or of a work-item that shares nothing.
+  std::string misfit(const LaunchKernel& kernel, const Launch& launch) const {
+    if (!places_.by_groups) {
+      const bool apart = std::ranges::all_of(launch.local, [](std::size_t each) { return each <= 1; });
+      return apart ? "" : cat("kernel ", launch.name, " was launched with groups of several work-items");
+    }
+    const bool shares_nothing = kernel.program == "copy" || kernel.program == "elementwise" || kernel.name == "embed";
+    return of_groups(kernel) || shares_nothing ? "" : cat("kernel ", kernel.name, " is not one of graphs of groups");
+  }
+
+  // Attention by groups of 32 lines, which merge by themselves.
+  void complete(BufferOp& attend, const Launch& launch) {
+    constexpr std::uint64_t kLines = 32;
+    const std::uint64_t lines = places_.rows_of_step * word_named(attend, "group");
+    const std::uint64_t parts = (lines + kLines - 1) / kLines;
+    attend.op.size[1] = static_cast<std::int32_t>(parts);
+    set_word(attend, index_of(*attend.kernel, "parts"), parts);
+    set_word(attend, index_of(*attend.kernel, "rows"), static_cast<std::uint64_t>(places_.rows_of_step));
+    graph_.partial_heads = std::max(graph_.partial_heads, word_named(attend, "heads"));
+    graph_.partial_dim = std::max<std::uint64_t>(graph_.partial_dim, std::stoull(options_by_name(launch).at("K_DIM")));
+  }
+
   // Buffers are used in turn.
   void forget(_cl_mem* buffer) {
     turned_.erase(buffer);
@@ -138,8 +186,12 @@ class Builder {
 
   // Names in place of the buffers that differ from step to step.
   std::string bind(BufferOp& op) {
-    for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
-      if (std::string why = bind(op, i, op.kernel->arguments[i].role); !why.empty()) return why;
+    for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i) {
+      const LaunchArgument& argument = op.kernel->arguments[i];
+      if (argument.is_buffer() && op.buffers[i] == nullptr && argument.role != LaunchRole::kLinesDone)
+        continue;  // its form does not have it
+      if (std::string why = bind(op, i, argument.role); !why.empty()) return why;
+    }
     if (op.kernel->axis >= 0) {
       op.op.axis = op.kernel->axis;
       op.op.count_at = op.op.header_at + op.kernel->count;
@@ -208,6 +260,9 @@ class Builder {
         break;
       case LaunchRole::kPartialStats:
         set_word(op, i, slot_word(launch::kSlotPartialStats));
+        break;
+      case LaunchRole::kLinesDone:
+        set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(op.op.header_at) + launch::kLinesDone));
         break;
       case LaunchRole::kQueries:  // of no operation that was recorded
         break;
@@ -378,7 +433,7 @@ std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphP
     reason = "the step chose among keys that have moved";
     return std::nullopt;
   }
-  make_norms_own(graph);
+  if (!places.by_groups) make_norms_own(graph);
   return graph;
 }
 

@@ -1,4 +1,5 @@
-// Private to ops/: recorded launches as the operations that kernels/launch_graph.cl works off.
+// Private to ops/: recorded launches as the operations that kernels/launch_graph.cl works off, or, `by_groups`,
+// kernels/launch_groups.cl.
 //
 // Threads: pure.
 #pragma once
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "cl/launch_recorder.h"
+#include "ops/launch_graph.h"
 #include "ops/launch_table.h"
 
 namespace kvtrie::ops {
@@ -40,6 +42,8 @@ struct BufferOp {
 
 // Buffers by what they are in the recorded step.
 struct GraphPlaces {
+  bool by_groups = false;
+  std::int32_t rows_of_step = 0;
   _cl_mem* logits = nullptr;
   _cl_mem* ids = nullptr;                   // the upload that holds the step's token ids
   std::vector<_cl_mem*> rows, plans;        // of each cache of K and V; null where it was not used
@@ -78,16 +82,21 @@ struct GraphOps {
 class ProductForms {
  public:
   using Launch = cl::LaunchRecorder::Launch;
-  static constexpr std::size_t kMost = 4;  // that kernels/launch_graph.cl can hold
+  static constexpr std::size_t kMost = 4, kMostOfGroups = 8;  // that kernels/launch_graph.cl, launch_groups.cl can hold
   explicit ProductForms(std::span<const Launch> launches);
   std::size_t count() const noexcept { return forms_.size(); }
   std::int32_t of(const Launch& launch) const;  // 0 of what is no product
+  using Form = std::map<std::string, std::string>;
+  std::span<const Form> forms() const noexcept { return forms_; }
 
  private:
-  using Form = std::map<std::string, std::string>;
   static Form form_of(const Launch& launch);
   std::vector<Form> forms_;
 };
+
+// Whether graphs of the device are walked by work-groups.
+bool by_groups(cl::Device& device);
+GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out);
 
 // The operations of `launches`; empty, and why, when one of them cannot be replayed.
 std::optional<GraphOps> graph_ops(std::span<const cl::LaunchRecorder::Launch> launches, const GraphPlaces& places,
@@ -99,6 +108,9 @@ std::vector<BufferOp> with_turned_queries(const std::vector<BufferOp>& ops);
 // The -D options that kernels/launch_graph.cl needs for these launches; empty, and why, when two of them contradict
 // each other. REQUIRES: launches that graph_ops took.
 std::optional<std::string> graph_options(std::span<const cl::LaunchRecorder::Launch> launches, std::string& reason);
+
+// The same for kernels/launch_groups.cl.
+std::optional<std::string> group_options(std::span<const cl::LaunchRecorder::Launch> launches, std::string& reason);
 
 // The options of a launch by name, "1" for those without a value.
 std::map<std::string, std::string> options_by_name(const cl::LaunchRecorder::Launch& launch);

@@ -10,7 +10,7 @@ namespace {
 
 using Launch = cl::LaunchRecorder::Launch;
 
-bool is_product(const Launch& launch) { return launch.program == "matmul"; }
+bool is_product(const Launch& launch) { return launch.program == "matmul" || launch.program == "matmul_tensor"; }
 
 // Options of one program, each with one value.
 class Options {
@@ -35,6 +35,16 @@ class Options {
   std::map<std::string, std::string> values_;
 };
 
+// What an option of a kernel that is no product is called in kernels/launch_groups.cl; empty: it is not asked for.
+std::optional<std::string> name_in_groups(const LaunchKernel& kernel, const std::string& option) {
+  if (of_groups(kernel)) {  // attention: WARPS, PAIRED and MERGES are the same in every graph
+    if (option == "TERMS") return "ATTENTION_TERMS";
+    return option == "K_DIM" ? std::optional(option) : std::nullopt;
+  }
+  if (kernel.name == "embed") return option == "STORED" ? std::optional<std::string>("EMBED_STORED") : std::nullopt;
+  return option == "OP" || option == "LANES" ? std::nullopt : std::optional(option);
+}
+
 }  // namespace
 
 std::map<std::string, std::string> options_by_name(const Launch& launch) {
@@ -51,7 +61,14 @@ ProductForms::Form ProductForms::form_of(const Launch& launch) {
   Form form = options_by_name(launch);
   form.erase("GATED");
   form.erase("ROUTED");
-  return form;
+  if (launch.program != "matmul_tensor") return form;
+  Form whole = options_by_name(launch);
+  whole.erase("RING_BYTES");  // one size for all
+  for (const auto& [name, value] : {std::pair("TERMS", "2"), {"NORMED", "0"}, {"QKV", "0"}, {"GATED", "0"}})
+    whole.emplace(name, value);
+  const std::string format = whole.emplace("CELL_FORMAT", "1").first->second;
+  whole.emplace("V_FORMAT", format);
+  return whole;
 }
 
 ProductForms::ProductForms(std::span<const Launch> launches) {
@@ -93,6 +110,28 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
   }
   options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));
   options.add_if_missing("WORDS", cat(kLaunchWords));
+  return options.text();
+}
+
+std::optional<std::string> group_options(std::span<const Launch> launches, std::string& reason) {
+  Options options;
+  const ProductForms forms(launches);
+  if (forms.count() > ProductForms::kMostOfGroups) {
+    reason = cat("the step has products of ", forms.count(), " forms, allowed ", ProductForms::kMostOfGroups);
+    return std::nullopt;
+  }
+  for (std::size_t form = 0; form < forms.count(); ++form)
+    for (const auto& [name, value] : forms.forms()[form]) options.add_if_missing(cat(name, "_FORM", form), value);
+  options.add_if_missing("FORMS", cat(forms.count()));
+  for (const Launch& launch : launches) {
+    if (is_product(launch) || launch.program == "attention_merge") continue;
+    const LaunchKernel* kernel = find_launch_kernel(launch.program, launch.name);
+    options.add_if_missing(cat("WITH_", kernel->name), "1");
+    for (const auto& [name, value] : options_by_name(launch)) {
+      const std::optional<std::string> own = name_in_groups(*kernel, name);
+      if (own && !options.add(*own, value, reason)) return std::nullopt;
+    }
+  }
   return options.text();
 }
 

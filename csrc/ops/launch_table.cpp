@@ -71,7 +71,13 @@ static_assert(most_arguments() == kLaunchWords);
 
 std::span<const LaunchKernel> launch_kernels() noexcept { return kKernels; }
 
+bool of_groups(const LaunchKernel& kernel) noexcept {
+  return kernel.program == "attention_tensor" || kernel.program == "matmul_tensor";
+}
+
+// Attention by matrix instructions has arguments of its own, so the list has it by a name of its own.
 const LaunchKernel* find_launch_kernel(std::string_view program, std::string_view name) noexcept {
+  if (program == "attention_tensor" && name == "attend_tiles") name = "tensor_attend";
   const auto is_it = [&](const LaunchKernel& kernel) { return kernel.program == program && kernel.name == name; };
   const auto found = std::find_if(kKernels.begin(), kKernels.end(), is_it);
   return found == kKernels.end() ? nullptr : &*found;

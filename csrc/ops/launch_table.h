@@ -39,6 +39,7 @@ enum class LaunchRole : std::uint8_t {
   kPlaces,
   kScores,
   kMeans,
+  kLinesDone,
   kNumber,
   kPlanned
 };
@@ -75,12 +76,14 @@ struct LaunchKernel {
   }
 };
 
-// In the order of their numbers in kernels/launch_graph.cl.
+// In the order of their numbers in kernels/launch_graph.cl and kernels/launch_groups.cl.
 std::span<const LaunchKernel> launch_kernels() noexcept;
 
-// Null: a step with it cannot be replayed.
+// Null: a step with it cannot be replayed. Kernels by matrix instructions are functions of a work-group, all others of
+// a work-item.
 const LaunchKernel* find_launch_kernel(std::string_view program, std::string_view name) noexcept;
+bool of_groups(const LaunchKernel& kernel) noexcept;
 
-inline constexpr std::size_t kLaunchWords = 30;  // arguments of the kernel that has most
+inline constexpr std::size_t kLaunchWords = 33;  // arguments of the kernel that has most
 
 }  // namespace kvtrie::ops

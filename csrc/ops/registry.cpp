@@ -16,6 +16,7 @@ struct Record {
   std::optional<std::int64_t> norm_numbers KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> merged_splits KVTRIE_GUARDED_BY(mutex);
   std::optional<bool> puts KVTRIE_GUARDED_BY(mutex);
+  std::optional<bool> one_launch KVTRIE_GUARDED_BY(mutex);
   Units units KVTRIE_GUARDED_BY(mutex);
   Widths widths KVTRIE_GUARDED_BY(mutex);
   std::optional<std::int32_t> lanes KVTRIE_GUARDED_BY(mutex), argmax_lanes KVTRIE_GUARDED_BY(mutex);
@@ -69,6 +70,10 @@ void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> 
 std::optional<bool> puts_override(cl::Device& device) { return kept(device, &Record::puts); }
 
 void set_puts_override(cl::Device& device, std::optional<bool> puts) { keep(device, &Record::puts, puts); }
+
+std::optional<bool> one_launch_override(cl::Device& device) { return kept(device, &Record::one_launch); }
+
+void set_one_launch_override(cl::Device& device, std::optional<bool> one) { keep(device, &Record::one_launch, one); }
 
 Units integer_units(cl::Device& device) { return kept(device, &Record::units); }
 

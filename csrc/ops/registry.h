@@ -28,6 +28,8 @@ void set_merged_splits_override(cl::Device& device, std::optional<std::int32_t> 
 
 std::optional<bool> puts_override(cl::Device& device);  // of products that store q, k and v
 void set_puts_override(cl::Device& device, std::optional<bool> puts);
+std::optional<bool> one_launch_override(cl::Device& device);  // of decode steps
+void set_one_launch_override(cl::Device& device, std::optional<bool> one);
 
 struct Units {
   std::optional<IntegerUnits> chosen, measured;  // what was chosen stands in for what was measured

@@ -13,7 +13,7 @@ constexpr std::uint32_t kFirstCapability = 80;  // mma.sync of m16n8k16, ldmatri
 
 // Whether any device of the process was ever told otherwise. Every product asks, and looking for what a device was told
 // costs more than the rest of the answer.
-std::atomic<bool> told{false}, norms_told{false}, merges_told{false}, puts_told{false};
+std::atomic<bool> told{false}, norms_told{false}, merges_told{false}, puts_told{false}, one_told{false};
 
 }  // namespace
 
@@ -57,6 +57,15 @@ bool puts_in_products(cl::Device& device) {
 void set_puts_in_products(cl::Device& device, std::optional<bool> puts) {
   if (puts) puts_told = true;
   registry::set_puts_override(device, puts);
+}
+
+bool one_launch(cl::Device& device) {
+  return one_told.load(std::memory_order_relaxed) && registry::one_launch_override(device).value_or(false);
+}
+
+void set_one_launch(cl::Device& device, std::optional<bool> one) {
+  if (one) one_told = true;
+  registry::set_one_launch_override(device, one);
 }
 
 std::size_t local_bytes_of_unit(const cl::Device& device) noexcept {

@@ -39,4 +39,10 @@ bool puts_in_products(cl::Device& device);
 // Overrides it for this device; nullopt restores it. Results keep their bits. For tests and experiments.
 void set_puts_in_products(cl::Device& device, std::optional<bool> puts);
 
+// Whether decode steps are recorded and replayed as one launch (ops/launch_graph.h): false, unless somebody found that
+// it takes less time there (kvtrie.models.warm_up measures).
+bool one_launch(cl::Device& device);
+// Decides it for this device; nullopt restores the usual. Results keep their bits.
+void set_one_launch(cl::Device& device, std::optional<bool> one);
+
 }  // namespace kvtrie::ops

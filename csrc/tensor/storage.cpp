@@ -45,6 +45,7 @@ std::shared_ptr<Storage> Storage::copy_on_device(const cl::DevicePtr& device, co
   if (!device->info().unified_memory) {
     storage->buffer_ = storage->pool_->acquire(device, bytes);
     device->upload(storage->buffer_, data, bytes);
+    storage->recyclable_ = StorageKeeper::current(device) == nullptr;  // what is recorded knows it as an upload
     return storage;
   }
   storage->buffer_ = storage->pool_->acquire_copy(device, data, bytes);

@@ -327,6 +327,14 @@ context of several devices without a queue, and for a device that ``devices()`` 
       "For benches: whether products of few rows rotate and store q, k and v themselves; None: as the device does. "
       "False: a launch for each layer. Results keep their bits.");
   c.def(
+      "_step_in_one_launch",
+      [](DeviceHandle& self, const Typed<"bool | None">& one) {
+        ops::set_one_launch(*self.open(), one.is_none() ? std::nullopt : std::optional(to_flag(one, "Device", "one")));
+      },
+      py::arg("one"),
+      "Whether decode steps by matrix instructions are recorded and replayed as one launch; None: as the device does. "
+      "Results keep their bits.");
+  c.def(
       "_has_matrix_instructions", [](DeviceHandle& self) { return ops::tensor_cores(*self.open()); },
       R"(Whether products and attention are tried by matrix instructions of halves, so that ``precision`` changes bits.)");
   c.def("_take_launch_times", &take_launch_times,

@@ -21,11 +21,13 @@ using Launch = cl::LaunchRecorder::Launch;
 
 class LaunchTableTest : public OpsTest {};
 
-// kernels/launch_graph.cl declares every kernel again as the list has it, so a wrong entry does not build.
+// kernels/launch_graph.cl declares every kernel again as the list has it, so a wrong entry does not build. Those that
+// only GPUs run are played (tests/gpu/step_plays.py).
 TEST_F(LaunchTableTest, EveryEntryAgreesWithItsKernel) {
   if (!can_record(device())) GTEST_SKIP() << "graphs are not for this device";
   std::string options = cat("-DWORDS=", kLaunchWords, " -DGATED=1 -DROUTED=1");
-  for (const LaunchKernel& kernel : launch_kernels()) options += cat(" -DWITH_", std::string(kernel.name), "=1");
+  for (const LaunchKernel& kernel : launch_kernels())
+    if (!of_groups(kernel) && kernel.name != "embed") options += cat(" -DWITH_", std::string(kernel.name), "=1");
   device().kernel("launch_graph", "run_graph", options);
 }
 
@@ -138,6 +140,103 @@ TEST(LaunchTable, ChoicesOfNoStepAreRefused) {
   const Launch norm = launch_of("rows", "rms_norm", {{"y", 3}});
   EXPECT_EQ(choice_reason({scores, choice}), "");
   EXPECT_TRUE(contains(choice_reason({scores, norm, choice}), "scores of no choice"));
+}
+
+// A step of 5 rows of a device whose graphs are walked by groups: rows 2 and plan 3 are those of its cache.
+GraphPlaces by_groups_of_5() {
+  GraphPlaces places;
+  places.by_groups = true;
+  places.rows_of_step = 5;
+  places.rows = {buffer_at(2)};
+  places.rows_at = {40};
+  places.plans = {buffer_at(3)};
+  places.chosen_header_at = launch::kHeaderInts;
+  return places;
+}
+
+// As a form of the kernel is recorded: number i of the list is 100 + i, and what lies in [from, end) is left out.
+Launch form_of(const char* program, const char* name, const char* options, cl::Range global, cl::Range local,
+               std::pair<std::string_view, std::string_view> left_out) {
+  Launch launch{program, name, options, global, local, {}};
+  const LaunchKernel& kernel = *find_launch_kernel(program, name);
+  const std::size_t from = kernel.find(left_out.first).value_or(kernel.arguments.size()),
+                    end = kernel.find(left_out.second).value_or(kernel.arguments.size());
+  for (std::size_t i = 0; i < kernel.arguments.size(); ++i) {
+    if (i >= from && i < end) continue;
+    const LaunchArgument& argument = kernel.arguments[i];
+    const std::uintptr_t buffer = argument.role == LaunchRole::kRows ? 2 : argument.role == LaunchRole::kPlan ? 3 : 1;
+    launch.arguments.push_back(argument.is_buffer() ? cl::LaunchRecorder::Word{0, 0, buffer_at(buffer)}
+                                                    : cl::LaunchRecorder::Word{100 + i, argument.bytes(), nullptr});
+  }
+  return launch;
+}
+
+BufferOp op_of(const Launch& launch) {
+  std::string reason;
+  const std::vector<Launch> launches{launch};
+  const auto graph = graph_ops(launches, by_groups_of_5(), reason);
+  EXPECT_EQ(reason, "");
+  return graph ? graph->ops.at(0) : BufferOp{};
+}
+
+std::uint64_t slot(std::uint64_t at) { return std::uint64_t{1} << launch::kSlotBit | at; }
+
+TEST(LaunchTable, FormsOfProductsHaveTheirArgumentsInTheirPlaces) {
+  const LaunchKernel& kernel = *find_launch_kernel("matmul_tensor", "tensor_few");
+  const std::size_t weight = *kernel.find("weight"), table = *kernel.find("table"), all = kernel.arguments.size();
+  for (const bool normed : {false, true}) {
+    for (const bool stores : {false, true}) {
+      const std::string options = cat("-DSTORED=3", normed ? " -DNORMED=1" : "", stores ? " -DQKV=1" : "");
+      Launch launch = form_of("matmul_tensor", "tensor_few", options.c_str(), {128 * 7, 1, 0}, {128, 1, 0}, {"-", "-"});
+      if (!stores) launch.arguments.resize(table);
+      if (!normed) launch.arguments.erase(launch.arguments.begin() + weight, launch.arguments.begin() + table);
+      const BufferOp op = op_of(launch);
+      EXPECT_EQ(op.op.size, (std::array<std::int32_t, 3>{7, 1, 1}));
+      for (std::size_t i = 0; i < all; ++i) {
+        const bool there = i < weight || (i < table ? normed : stores);
+        const bool buffer = kernel.arguments[i].is_buffer(), rows = i == table;
+        EXPECT_EQ(op.op.words[i], !there ? 0 : rows ? slot(launch::kSlotStep + 40) : buffer ? 0 : 100 + i) << i;
+        EXPECT_EQ(op.buffers[i], there && buffer && !rows ? buffer_at(1) : nullptr) << i;
+      }
+    }
+  }
+}
+
+// Whatever form was recorded, that of the graph has 32 lines to a group, and merges.
+TEST(LaunchTable, AttentionOfGroupsMergesAsManyRowsAsTheStepHas) {
+  for (const bool merges : {false, true}) {
+    const std::string options = cat("-DK_DIM=64 -DTERMS=2 -DWARPS=1 -DPAIRED=1", merges ? " -DMERGES=1" : "");
+    Launch launch = form_of("attention_tensor", "attend_tiles", options.c_str(), {32, 9, 4}, {32, 1, 1},
+                            {merges ? "-" : "merge_begin_at", "-"});
+    const LaunchKernel& kernel = *find_launch_kernel("attention_tensor", "attend_tiles");
+    const auto word = [&](const BufferOp& op, const char* name) { return op.op.words[*kernel.find(name)]; };
+    launch.arguments[*kernel.find("group")].value = 7;  // lines: 35
+    const BufferOp op = op_of(launch);
+    EXPECT_EQ(op.op.size, (std::array<std::int32_t, 3>{1, 2, 4}));
+    EXPECT_EQ(op.op.axis, 1);
+    EXPECT_EQ(op.op.count_at, std::int32_t{launch::kTiles});
+    EXPECT_EQ(word(op, "parts"), 2u);
+    EXPECT_EQ(word(op, "rows"), 5u);
+    EXPECT_EQ(word(op, "lines_done"), std::uint64_t{1} << launch::kHeaderBit | launch::kLinesDone);
+    EXPECT_EQ(word(op, "partial_out"), slot(launch::kSlotPartialOut));
+  }
+}
+
+TEST(LaunchTable, OptionsOfGroupsAreThoseOfTheirLaunches) {
+  const auto product = [](const char* options) {
+    return form_of("matmul_tensor", "tensor_few", options, {128, 1, 0}, {128, 1, 0}, {"-", "-"});
+  };
+  const std::vector<Launch> launches{product("-DSTORED=3 -DROWS=8 -DRING_BYTES=40960"),
+                                     product("-DSTORED=3 -DROWS=8 -DGATED=1 -DRING_BYTES=131072"),
+                                     product("-DSTORED=3 -DROWS=8 -DRING_BYTES=131072"),
+                                     form_of("attention_tensor", "attend_tiles", "-DK_DIM=64 -DTERMS=1 -DWARPS=2",
+                                             {32, 1, 1}, {32, 1, 1}, {"-", "-"})};
+  std::string reason;
+  const std::string options = *group_options(launches, reason);
+  for (const char* wanted : {"-DFORMS=2 ", "-DGATED_FORM0=0 ", "-DGATED_FORM1=1 ", "-DTERMS_FORM0=2 ", "-DK_DIM=64 ",
+                             "-DATTENTION_TERMS=1 ", "-DWITH_tensor_attend=1"})
+    EXPECT_TRUE(contains(options + " ", wanted)) << options;
+  EXPECT_FALSE(contains(options, "RING_BYTES"));
 }
 
 }  // namespace

@@ -18,12 +18,14 @@ Play = Callable[[ptx.Program, int], ptx.Report]
 
 
 class Case(NamedTuple):
-    """A kernel and its play. ``unseen``: barriers by their order in the PTX whose removal shows nothing, and why."""
+    """A kernel and its play. ``unseen``: barriers by their order in the PTX whose removal shows nothing, and why.
+    ``own``: which of a program's barriers are the play's to prove, where others are those of kernels with plays."""
 
     variant: Variant
     entry: str
     play: Play
     unseen: tuple[tuple[int, str], ...] = ()
+    own: Callable[[ptx.Program], list[int]] = lambda program: list(range(len(program.barriers())))
 
     @property
     def name(self) -> str:

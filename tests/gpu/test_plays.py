@@ -27,11 +27,13 @@ from q8_plays import Q8_PLAYS
 from qkv_plays import HALVES, INTERLEAVED, PART, PLAIN, QKV_PLAYS, WIDE, Heads
 from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
+from step_plays import STEP_PLAYS
 from tensor_plays import TENSOR_PLAYS, NormedProduct, Product, few_variant, many_variant
 from variants import NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "1" if CIRCLE == "ci" else "2")))
 PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS, *Q4_PLAYS, *QKV_PLAYS]
+PLAYS += STEP_PLAYS
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 
@@ -151,9 +153,7 @@ def removed() -> list[tuple[Case, int]]:
     """Barriers of each play, where the compilers are here."""
     if not toolchain.present():
         return []
-    return [
-        (case, i) for case in PLAYS for i in range(len(program_of(case).barriers())) if drawn(f"{case.name} {i}", SHARE)
-    ]
+    return [(case, i) for case in PLAYS for i in case.own(program_of(case)) if drawn(f"{case.name} {i}", SHARE)]
 
 
 @pytest.mark.parametrize(("case", "barrier"), removed(), ids=lambda x: x.name if isinstance(x, Case) else str(x))
@@ -177,7 +177,9 @@ def test_every_kernel_is_compiled() -> None:
     compiled = {(f"{variant.program}.cl", entry) for variant in VARIANTS for entry in variant.entries}
     for source in sorted(toolchain.KERNELS.glob("*.cl")):
         declared = re.findall(
-            r"^(?:__kernel|KERNEL)\b[^(]*?(?:\(\([^)]*\)+\)+\s*void\s+|void\s+)(\w+)\(", source.read_text(), re.M
+            r"^(?:__kernel|KERNEL|GROUP_KERNEL\(\w+\))(?!\w)[^(]*?(?:\(\([^)]*\)+\)+\s*void\s+|void\s+)(\w+)\(",
+            source.read_text(),
+            re.M,
         )
         declared += re.findall(r"^#define IS_(\w+) ", source.read_text(), re.M)
         assert declared, source.name

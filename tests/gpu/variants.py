@@ -9,6 +9,7 @@ storage of packed weights, cells of every format, heads of 64, 128 and 256.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 _ROW = ("ROW_VW=4",)
@@ -30,7 +31,7 @@ NOT_ON_GPUS = {
 
 
 # By instructions of NVIDIA's that other compilers do not know: kernels/tensor_core.clh.
-FOR_NVIDIA = ("attention_tensor", "matmul_tensor", "matmul_tensor_many")
+FOR_NVIDIA = ("attention_tensor", "launch_groups", "matmul_tensor", "matmul_tensor_many")
 
 
 class Variant(NamedTuple):
@@ -43,8 +44,12 @@ class Variant(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What files and rows of a table are called."""
-        return " ".join((self.program, *self.options))
+        """What files and rows of a table are called; options that are numbered are those of a step's products."""
+        forms = [each for each in self.options if re.search(r"_FORM\d=", each)]
+        if not forms:
+            return " ".join((self.program, *self.options))
+        first = [each.replace("_FORM0=", "=") for each in forms if "_FORM0=" in each][:3]
+        return " ".join((self.program, *first, *(each for each in self.options if each not in forms)))
 
 
 class GroupForm(NamedTuple):
@@ -171,6 +176,20 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms, merges in made]  # fmt: skip
 
 
+def step_variant(stored: int, rows: int, dim: int, terms: int = 2) -> Variant:
+    """A decode step as one launch, of a dense model (csrc/ops/launch_graph_options.cpp): products of q, k and v, of o
+    and down, of gate and up, and of the head, attention with heads of ``dim``, and what
+    adds a bias. Embeddings are halves, or the head's weights."""
+    forms = ({"NORMED": 1, "QKV": 1}, {}, {"NORMED": 1, "GATED": 1}, {"NORMED": 1})
+    fixed = {"STORED": stored, "ROWS": rows, "TERMS": terms, "NORMED": 0, "QKV": 0, "GATED": 0, "CELL_FORMAT": 1,
+             "V_FORMAT": 1}  # fmt: skip
+    options = [f"{name}_FORM{i}={value}" for i, form in enumerate(forms) for name, value in {**fixed, **form}.items()]
+    embedding = ["WITH_embedding=1", "FROM=1", "TO=0"] if stored == 1 else ["WITH_embed=1", f"EMBED_STORED={stored}"]
+    options += [f"FORMS={len(forms)}", *embedding, "ROW_VW=4", "WITH_tensor_attend=1", "WITH_add=1"]
+    options += [f"K_DIM={dim}", f"ATTENTION_TERMS={terms}"]
+    return Variant("launch_groups", tuple(options), ("run_groups", "locate"), 128)
+
+
 OPERATIONS = (
     *("silu", "sigmoid", "softplus", "relu_squared", "signed_root", "clamp_scaled", "add", "mul"),
     *("silu_mul", "gelu_tanh_mul", "gelu_exact_mul"),
@@ -223,4 +242,5 @@ def _small() -> list[Variant]:
     ]
 
 
-VARIANTS = [*_products(), *_tensor_products(), *_attention(), *_small()]
+STEPS = [step_variant(1, 1, 128), step_variant(3, 8, 64)]
+VARIANTS = [*_products(), *_tensor_products(), *_attention(), *_small(), *STEPS]

@@ -22,6 +22,7 @@ from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
 from .freed import give_back
 from .linear import Packed
+from .step_form import choose_step_form
 from .step_inputs import Rows, checked_tokens
 from .warmed import Warmed
 from .weights import Progress
@@ -126,6 +127,7 @@ def warm_up(model: Warmed, dtype: str | None, progress: Progress | None) -> None
 
 def warm_up_first(model: Warmed, helper: Helper, progress: Progress | None) -> None:
     """Kernels of any first token, while ``helper`` compiles attention; as long as that takes, products of more rows."""
+    choose_step_form(model, helper.dtype, measures=False)
     parts: list[Callable[[], None]] = [lambda: _layers(model, 1), lambda: _choice(model)]
     for rows in PACKED_ROWS[1:] if model._packs else ():
         parts.append(lambda rows=rows: None if helper.attention_is_there() else _layers(model, rows))  # type: ignore[misc]
@@ -189,7 +191,8 @@ def _layers(model: Warmed, rows: int) -> None:
 
 
 def _steps(model: Warmed, dtype: str) -> None:
-    """Steps of one session each for a row, on caches that go at once."""
+    """Steps of one session each for a row, on caches that go at once; how they go to a GPU is chosen first."""
+    choose_step_form(model, dtype)
     with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         for rows in STEP_ROWS:
             model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from .._core import CausalCache, Device, RecurrentCache, Tensor
+from .._core import CausalCache, Device, RecurrentCache, StepGraphs, Tensor
 from .attention_group import AttentionGroup
 from .config import ModelConfig
 from .decoder import DecoderLayer, Shapes
@@ -24,6 +24,7 @@ class Warmed(Protocol):
     dtype: str
     precision: str
     replays: bool
+    graphs: StepGraphs
     _head: Linear
     _norm: Norm | None
     kept: dict[str, str]
