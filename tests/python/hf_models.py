@@ -81,27 +81,38 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba2": ("Mamba2Config", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}),
 }
 # A latent and a rotated key in the places of keys and values, which these models make of them behind the cache.
-LATENT: dict[str, tuple[str, dict[str, Any]]] = {
-    name: (
-        kind,
-        {
-            "num_key_value_heads": 4,
-            "kv_lora_rank": 24,
-            "q_lora_rank": 16,
-            "qk_nope_head_dim": 8,
-            "qk_rope_head_dim": 4,
-            "v_head_dim": 12,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-            "moe_intermediate_size": 16,
-        },
-    )
-    for name, kind in (("deepseek_v2", "DeepseekV2Config"), ("deepseek_v3", "DeepseekV3Config"))
+_RANKS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
 }
-ALL = {**DENSE, **REACH, **STATES, **LATENT}
+LATENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v2": ("DeepseekV2Config", _RANKS),
+    "deepseek_v3": ("DeepseekV3Config", _RANKS),
+}
+_INDEX = {
+    **_RANKS,
+    "num_hidden_layers": 3,
+    "index_topk": 12,
+    "index_n_heads": 16,
+    "index_head_dim": 8,
+}  # no scores of 0
+# The same, and index keys, which choose what a row attends to; in one layer of GLM-5 an earlier one chose.
+INDEXED: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v32": ("DeepseekV32Config", _INDEX),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", {**_INDEX, "indexer_types": ["full", "shared", "full"]}),
+}
+ALL = {**DENSE, **REACH, **STATES, **LATENT, **INDEXED}
+IN_CELLS = [*DENSE, *REACH]  # form "cells" is for these
 
 
 @functools.cache

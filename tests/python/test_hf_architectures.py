@@ -15,10 +15,17 @@ import hf_models as hf  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
-# Quick are models with each kind of layer: full, window, chunks, states. The others differ in what is around attention.
-QUICK = [("copy", "llama"), ("cells", "gemma3"), ("copy", "llama4"), ("cells", "gpt_oss"), ("copy", "qwen3_5")]
-IN_CELLS = [name for name in hf.ALL if name not in hf.STATES and name not in hf.LATENT]
-ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in IN_CELLS]
+# Quick are models with each kind of layer: full, window, chunks, states, an index. The others differ in what is around
+# attention.
+QUICK = [
+    ("copy", "llama"),
+    ("cells", "gemma3"),
+    ("copy", "llama4"),
+    ("cells", "gpt_oss"),
+    ("copy", "qwen3_5"),
+    ("copy", "glm_moe_dsa"),
+]
+ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in hf.IN_CELLS]
 FORMS = [*QUICK, *(pytest.param(*each, marks=pytest.mark.ci) for each in ALL if each not in QUICK)]
 
 
@@ -58,7 +65,13 @@ def test_prompts_that_begin_alike(form: str, name: str) -> None:
         ("llama", "cells"),
         *(
             pytest.param(name, form, marks=pytest.mark.ci)
-            for name, form in (("llama", "copy"), ("gemma3", "cells"), ("llama4", "copy"), ("llama4", "cells"))
+            for name, form in (
+                ("llama", "copy"),
+                ("gemma3", "cells"),
+                ("llama4", "copy"),
+                ("llama4", "cells"),
+                ("deepseek_v32", "copy"),
+            )
         ),
     ],
 )
@@ -100,7 +113,8 @@ def test_layers_that_keep_something_else_are_refused() -> None:
         kv.hf.Cache(hf.transformers.T5ForConditionalGeneration(config))
 
 
-@pytest.mark.parametrize("name", hf.LATENT)
+@pytest.mark.parametrize("name", [*hf.LATENT, *hf.INDEXED])
 def test_models_that_make_keys_of_what_they_cache_cannot_attend_in_cells(name: str) -> None:
-    with pytest.raises(kv.errors.NotSupportedError, match=r"form: got 'cells' for Deepseek.*allowed.*'copy'"):
+    what = "attend to all keys" if name in hf.INDEXED else "attend to what they cache"
+    with pytest.raises(kv.errors.NotSupportedError, match=rf"form: got 'cells' for .*allowed.*{what}.*'copy'"):
         kv.hf.Cache(hf.tiny(name), form="cells")

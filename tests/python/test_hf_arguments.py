@@ -79,8 +79,7 @@ VALUES: dict[str, list[Value]] = {
     "adapter_names": plain(["__base__"]),
 }
 FEWER = ("logits", "last_hidden_state")  # fields that have the rows that were computed: docs/transformers.md
-IN_CELLS = [name for name in hf.ALL if name not in hf.STATES and name not in hf.LATENT]
-ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in IN_CELLS]
+ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in hf.IN_CELLS]
 QUICK = [("copy", "llama"), ("cells", "llama"), ("copy", "mixtral"), ("cells", "gemma3"), ("copy", "qwen3_5")]
 SAMPLED = {"test": 5, "ci": 20}.get(CIRCLE, 600)  # combinations of arguments for each model
 

@@ -24,7 +24,10 @@ from processes import PATIENCE, run_python  # noqa: E402
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 
-@pytest.fixture(params=[("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5")])
+KINDS = [("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5"), ("copy", "glm_moe_dsa")]
+
+
+@pytest.fixture(params=KINDS)
 def cache(request: pytest.FixtureRequest) -> Iterator[Any]:
     form, name = request.param
     with kv.hf.Cache(hf.tiny(name), capacity=512, slots=32, form=form) as made:

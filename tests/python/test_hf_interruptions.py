@@ -65,7 +65,14 @@ def test_closing_and_forks_at_any_point(what: str) -> None:
 # ---- the same call again ---------------------------------------------------------------------------------------------
 
 
-_KINDS = [("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5"), ("copy", "mamba2")]
+_KINDS = [
+    ("copy", "llama"),
+    ("cells", "llama"),
+    ("copy", "gemma3"),
+    ("copy", "qwen3_5"),
+    ("copy", "mamba2"),
+    ("copy", "glm_moe_dsa"),
+]
 
 
 @pytest.fixture(params=[_KINDS[0], *(pytest.param(each, marks=pytest.mark.ci) for each in _KINDS[1:])], ids="-".join)

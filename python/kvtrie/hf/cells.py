@@ -141,6 +141,8 @@ class Cells:
             raise NotSupportedError(
                 f"{where} for models whose layers all have attention and K and V of their own: 'copy'"
             )
+        if any(about.is_index for about in layout.attention):
+            raise NotSupportedError(f"{where} for models that attend to all keys, not to those of an index: 'copy'")
         if getattr(cache.decoder.config, "kv_lora_rank", None):
             raise NotSupportedError(f"{where} for models that attend to what they cache, not to keys of it: 'copy'")
         if not getattr(model, "_supports_attention_backend", False):
@@ -170,7 +172,7 @@ class Cells:
                 model.set_attn_implementation(model._kvtrie_attention)
 
     def make_layers(self, past: Conversation, state: State) -> list[hf.CacheLayerMixin]:
-        kept = {about.layer for about in past.cache.layout.attention}
+        kept = {about.number for about in past.cache.layout.attention}
         return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(len(state.like))]
 
     def objection(self, past: Conversation) -> str | None:

@@ -93,8 +93,9 @@ class Copying:
             first = int(step.positions[0]) - row.length - count  # from the end of the pass
             last = first + len(step.tokens)
             for about in layout.attention:
-                keys, values = past.layers[about.layer].fresh
-                step.put(about.layer, *(_rows(each, at, first, last) for each in (keys, values)), heads_first=True)
+                parts = layers.fresh_rows(past.layers[about.layer], about)
+                keys, values = (None if each is None else _rows(each, at, first, last) for each in parts)
+                step.put(about.number, keys, values, heads_first=True)
             for state in layout.states:
                 self._put_state(step, past.layers[state.layer], state, at)
 
@@ -152,16 +153,17 @@ def histories(
     for about in attention:
         if whole and about.chunk is None:
             start = columns - layers.kept_columns(about, columns)
-            spare = spare_rows(columns, width - columns) if about.reach is None else 0
+            grows = about.reach is None and not about.is_index
+            spare = spare_rows(columns, width - columns) if grows else 0
             together.setdefault((start, spare), []).append(about)
         else:
             yield about, history(place, about)
     for (start, spare), group in together.items():
         session = place.rows[0].session
         assert session is not None
-        found = session._kv_with_spare(start, columns, [about.layer for about in group], spare)
+        found = session._kv_with_spare(start, columns, [about.number for about in group], spare)
         for about in group:
-            keys, values = found.pop(about.layer)
+            keys, values = found.pop(about.number)
             yield about, (keys[None], values[None])
 
 
@@ -183,7 +185,7 @@ def history(place: Place, about: Attention) -> tuple[Array, Array]:
 def _read(row: Row, about: Attention, start: int) -> tuple[Array, Array]:
     """K and V [kv_heads, n, dim] of the row's tokens from ``start`` on. REQUIRES: it has a session."""
     assert row.session is not None
-    keys, values = row.session.kv(about.layer, start, row.length, heads_first=True)
+    keys, values = row.session.kv(about.number, start, row.length, heads_first=True)
     return np.asarray(keys, np.float32), np.asarray(values, np.float32)
 
 

@@ -17,6 +17,17 @@ class FullLayer(Growing, hf.DynamicLayer):
     """All of the history."""
 
 
+class IndexedLayer(Growing, hf.DynamicIndexedLayer):
+    """All of the history, and the keys of an index. ``fresh_index``: as ``fresh``, [batch, rows, dim]."""
+
+    fresh_index: torch.Tensor | None = None
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        self.fresh_index = indexer_key_states.detach()
+        found: torch.Tensor = super().update_indexer(indexer_key_states)
+        return found
+
+
 class ReachLayer(Recording, hf.DynamicSlidingWindowLayer):
     """A window or a chunk: the last ``sliding_window`` - 1 tokens."""
 
@@ -35,6 +46,8 @@ StateLayer = hf.LinearAttentionLayer
 def make_layer(like: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
     """A new layer of the kind of ``like``, a layer of a ``DynamicCache`` of the model."""
     kind = type(like)
+    if kind is hf.DynamicIndexedLayer:
+        return IndexedLayer()
     if kind is hf.DynamicSlidingWindowLayer:
         return ReachLayer(like.sliding_window)
     if kind is hf.LinearAttentionAndFullAttentionLayer:
@@ -50,7 +63,11 @@ def fill_attention(
     layer: hf.CacheLayerMixin, about: Attention, keys: torch.Tensor, values: torch.Tensor, length: int
 ) -> None:
     """K and V [batch, kv_heads, n, dim] of the last n of ``length`` tokens, which the layer keeps, and spare rows where
-    it grows in place."""
+    it grows in place. Index keys come without values."""
+    if isinstance(layer, IndexedLayer) and about.is_index:
+        layer.lazy_initialization_indexer(keys)
+        layer.indexer_keys = keys[:, 0]
+        return
     if isinstance(layer, hf.LinearAttentionCacheLayerMixin) or not layer.is_initialized:
         layer.lazy_initialization(keys, values)
     if isinstance(layer, Growing):
@@ -59,6 +76,14 @@ def fill_attention(
         layer.keys, layer.values = keys, values
     if about.reach is not None:
         layer.cumulative_length = length
+
+
+def fresh_rows(layer: hf.CacheLayerMixin, about: Attention) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """K and V [batch, kv_heads, rows, dim] of the last pass; V is None of index keys."""
+    if about.is_index:
+        return layer.fresh_index.unsqueeze(1), None
+    keys, values = layer.fresh
+    return keys, values
 
 
 def fill_state(

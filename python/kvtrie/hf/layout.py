@@ -1,8 +1,9 @@
 """Which layers a model has and what each keeps, found by a forward pass over one token rather than by its config.
 
 Shapes in transformers' caches: K and V [batch, kv_heads, tokens, dim]; a convolution's state [batch, channels, kernel];
-a recurrent state [batch, ..., rows, columns]. A layer may have attention, states, both or neither. The numbers of
-layers in kvtrie: i for the attention of layer i, and (1 + s) * layers + i for its state s.
+a recurrent state [batch, ..., rows, columns]; index keys [batch, tokens, dim]. A layer may have attention, states, both
+or neither, and attention may have an index, which chooses keys. The numbers of layers in kvtrie: i for the attention of
+layer i, (1 + s) * layers + i for its state s, and the same with s the most states of a layer for its index keys.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _CONTINUES = 0.02  # of the largest number: above what rounding to bfloat16 make
 _KINDS = (
     hf.DynamicLayer,
     hf.DynamicSlidingWindowLayer,
+    hf.DynamicIndexedLayer,
     hf.LinearAttentionLayer,
     hf.LinearAttentionAndFullAttentionLayer,
     hf.LinearAttentionAndSlidingWindowAttentionLayer,
@@ -33,8 +35,10 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention of one layer. ``window``: keys that a query sees, its own included; ``chunk``: of its own chunk."""
+    """The attention of one layer. ``window``: keys that a query sees, its own included; ``chunk``: of its own chunk.
+    Without values (``v_dim`` 0) these are its index keys."""
 
+    number: int
     layer: int
     heads: int
     k_dim: int
@@ -46,6 +50,10 @@ class Attention:
     @property
     def shape(self) -> tuple[int, int, int, int | None, int | None]:
         return (self.heads, self.k_dim, self.v_dim, self.window, self.chunk)
+
+    @property
+    def is_index(self) -> bool:
+        return self.v_dim == 0
 
     @property
     def reach(self) -> int | None:
@@ -101,7 +109,7 @@ class Layout:
             capacity = self._cells(memory - each * (slots or 0), dtype, memory)
         made: list[_core.CausalCache | _core.RecurrentCache] = []
         for shape in dict.fromkeys(layer.shape for layer in self.attention):
-            numbers = [layer.layer for layer in self.attention if layer.shape == shape]
+            numbers = [layer.number for layer in self.attention if layer.shape == shape]
             heads, k_dim, v_dim, window, chunk = shape
             made.append(
                 _core.CausalCache(
@@ -158,6 +166,7 @@ def layout_of(model: torch.nn.Module, decoder: torch.nn.Module) -> Layout:
     run = _Probe(model, decoder)
     run(probe, [0])
     attention = [_attention(i, layer, kinds[i]) for i, layer in enumerate(probe.layers) if _has_keys(layer)]
+    attention += _indexes(probe.layers, kinds)
     states = [
         _state(i, layer, s, len(probe.layers))
         for i, layer in enumerate(probe.layers)
@@ -199,7 +208,7 @@ class _Probe:
 
 def _refusal(kind: str) -> NotSupportedError:
     return NotSupportedError(
-        f"[hf.Cache] model: got a layer of type {kind!r}, allowed full, sliding and chunked attention, linear "
+        f"[hf.Cache] model: got a layer of type {kind!r}, allowed full, sliding, chunked and indexed attention, linear "
         f"attention, convolutions, and both in one layer"
     )
 
@@ -214,6 +223,7 @@ def _attention(index: int, layer: hf.CacheLayerMixin, kind: str) -> Attention:
     chunked = kind == "chunked_attention"
     return Attention(
         index,
+        index,
         heads,
         k_dim,
         layer.values.shape[-1],
@@ -221,6 +231,19 @@ def _attention(index: int, layer: hf.CacheLayerMixin, kind: str) -> Attention:
         chunk=reach if chunked else None,
         dtype=layer.keys.dtype,
     )
+
+
+def _indexes(layers: list[hf.CacheLayerMixin], kinds: list[str]) -> list[Attention]:
+    """The index keys of layers that have some; others may attend to what an earlier one chose."""
+    first = len(layers) * (1 + max(getattr(layer, "number_of_states", 0) for layer in layers))
+    found = []
+    for i, (layer, kind) in enumerate(zip(layers, kinds)):
+        keys = getattr(layer, "indexer_keys", None)
+        if getattr(layer, "indexer_position_ids", None) is not None:
+            raise _refusal(f"{kind} with positions of its own")
+        if keys is not None:
+            found.append(Attention(first + i, i, 1, keys.shape[-1], 0, dtype=keys.dtype))
+    return found
 
 
 def _state(index: int, layer: hf.CacheLayerMixin, s: int, layers: int) -> State:
