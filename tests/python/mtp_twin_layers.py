@@ -1,9 +1,9 @@
-"""The prediction heads of GLM-4.5 and DeepSeek-V3 in numpy, float64 and without caches, and models with random weights.
+"""The prediction heads of GLM and DeepSeek in numpy, float64 and without caches, and models with random weights.
 
 They stand as one layer more behind the last: ``eh_proj`` reads the norms of the embedding and of the hidden state, then
 comes a decoder layer with experts, and ``shared_head`` has a norm, and a head. From Zhipu AI 2025 (arXiv 2508.06471),
-DeepSeek-AI 2024 (arXiv 2412.19437, sections 2.1 and 2.2), and the names in published files. Nothing here uses what
-kvtrie thinks of a setting: ``raw`` is ``config.json``.
+DeepSeek-AI 2024 (arXiv 2412.19437, sections 2.1 and 2.2) and 2025 (DeepSeek-V3.2-Exp, section 2.1), and the names in
+published files. Nothing here uses what kvtrie thinks of a setting: ``raw`` is ``config.json``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _LATENT: dict[str, Any] = {
     "v_head_dim": 12,
     "rope_interleave": True,
 }
+_INDEX: dict[str, Any] = {"index_topk": 7, "index_n_heads": 6, "index_head_dim": 12}  # fewer keys than texts have
 RAWS: dict[str, dict[str, Any]] = {
     "glm4-moe": {
         **_SIZES,
@@ -66,13 +67,30 @@ RAWS: dict[str, dict[str, Any]] = {
         "rope_interleave": False,
         "n_group": 1,
     },
+    "deepseek-v32": {
+        **_SIZES,
+        **_LATENT,
+        **_INDEX,
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "model_type": "deepseek_v32",
+    },
+    "glm-moe-dsa": {
+        **_SIZES,
+        **_LATENT,
+        **_INDEX,
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "model_type": "glm_moe_dsa",
+        "indexer_types": ["full", "shared"],
+        "indexer_rope_interleave": True,
+    },
 }
 
 
 def weights_behind(name: str, seed: int = 7) -> dict[str, Any]:
     """Random weights of a model, and of its head by the names in published files.
 
-    GLM's head has tables of its own; DeepSeek's has copies of the model's, as published; GLM-4.7-Flash's has none.
+    The heads of GLM-4.5 and GLM-5 have tables of their own; DeepSeek's have copies of the model's, as published;
+    GLM-4.7-Flash's has none.
     """
     raw = RAWS[name]
     family = kv.models._family(raw, name)
@@ -83,10 +101,10 @@ def weights_behind(name: str, seed: int = 7) -> dict[str, Any]:
     layer = f"model.layers.{raw['num_hidden_layers']}"
     tables = {f"{layer}.embed_tokens.weight": "model.embed_tokens.weight"}
     tables[f"{layer}.shared_head.head.weight"] = "lm_head.weight"
-    if name == "glm4-moe":
+    if name in ("glm4-moe", "glm-moe-dsa"):
         own = random_weights({key: weights[other].shape for key, other in tables.items()}, seed + 1)
         weights |= {key: 2 * value for key, value in own.items()}
-    elif name == "deepseek-v3":
+    elif name.startswith("deepseek"):
         weights |= {key: weights[other].copy() for key, other in tables.items()}
     return weights
 
@@ -115,6 +133,7 @@ def _head_shapes(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             f"{attention}.kv_a_layernorm.weight": (rank,),
             f"{attention}.kv_b_proj.weight": (heads * (nope + value), rank),
             f"{attention}.o_proj.weight": (hidden, heads * value),
+            **_index_shapes(raw, f"{attention}.indexer"),
         }
         if q_rank is None:
             return {**shapes, f"{attention}.q_proj.weight": (queries, hidden)}
@@ -132,6 +151,19 @@ def _head_shapes(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         f"{attention}.o_proj.weight": (hidden, q),
         f"{attention}.q_norm.weight": (size,),
         f"{attention}.k_norm.weight": (size,),
+    }
+
+
+def _index_shapes(raw: dict[str, Any], prefix: str) -> dict[str, tuple[int, ...]]:
+    if "index_topk" not in raw:
+        return {}
+    heads, size, hidden = raw["index_n_heads"], raw["index_head_dim"], raw["hidden_size"]
+    return {
+        f"{prefix}.wq_b.weight": (heads * size, raw["q_lora_rank"]),
+        f"{prefix}.wk.weight": (size, hidden),
+        f"{prefix}.k_norm.weight": (size,),
+        f"{prefix}.k_norm.bias": (size,),
+        f"{prefix}.weights_proj.weight": (heads, hidden),
     }
 
 
@@ -170,12 +202,13 @@ class LayerTwin(Twin):
     def _latent(self, x: Floats) -> Floats:
         """With keys and values of each head made, as the papers write it."""
         raw, prefix, rows, heads = self.raw, f"{self.layer}.self_attn", len(x), self.raw["num_attention_heads"]
-        nope, rope = raw["qk_nope_head_dim"], raw["qk_rope_head_dim"]
+        nope, rope, hidden_keys = raw["qk_nope_head_dim"], raw["qk_rope_head_dim"], None
         if raw["q_lora_rank"] is None:
             q = self._linear(x, f"{prefix}.q_proj")
         else:
             latent = self._norm(self._linear(x, f"{prefix}.q_a_proj"), f"{prefix}.q_a_layernorm", 1e-6)
             q = self._linear(latent, f"{prefix}.q_b_proj")
+            hidden_keys = self._not_chosen(x, latent) if "index_topk" in raw else None
         q = q.reshape(rows, heads, nope + rope)
         packed = self._linear(x, f"{prefix}.kv_a_proj_with_mqa")
         latent = self._norm(packed[:, : raw["kv_lora_rank"]], f"{prefix}.kv_a_layernorm", 1e-6)
@@ -184,13 +217,28 @@ class LayerTwin(Twin):
         turned = self._pairs if raw["rope_interleave"] else self._halves
         q = np.concatenate([q[..., :nope], turned(q[..., nope:])], -1)
         k = np.concatenate([made[..., :nope], turned(key).repeat(heads, 1)], -1)
-        return self._linear(self._attended(q, k, made[..., nope:], nope + rope), f"{prefix}.o_proj")
+        return self._linear(self._attended(q, k, made[..., nope:], nope + rope, hidden_keys), f"{prefix}.o_proj")
+
+    def _not_chosen(self, x: Floats, latent: Floats) -> Floats:
+        """[rows, rows]: -inf for the keys that a row does not attend to."""
+        raw, prefix, rows, heads = self.raw, f"{self.layer}.self_attn.indexer", len(x), self.raw["index_n_heads"]
+        rope, turned = raw["qk_rope_head_dim"], self._pairs if "indexer_rope_interleave" in raw else self._halves
+        q, k = self._linear(latent, f"{prefix}.wq_b").reshape(rows, heads, -1), self._linear(x, f"{prefix}.wk")
+        k = (k - k.mean(1, keepdims=True)) / np.sqrt(k.var(1, keepdims=True) + 1e-6)
+        k = (k * self.weights[f"{prefix}.k_norm.weight"] + self.weights[f"{prefix}.k_norm.bias"])[:, None]
+        q, k = (np.concatenate([turned(each[..., :rope]), each[..., rope:]], -1) for each in (q, k))
+        products = np.maximum(np.einsum("ihd,jd->ihj", q, k[:, 0]), 0)
+        scores = np.einsum("ih,ihj->ij", self._linear(x, f"{prefix}.weights_proj"), products)
+        found = np.full((rows, rows), -np.inf)
+        for row in range(rows):
+            found[row, np.argsort(-scores[row, : row + 1], kind="stable")[: raw["index_topk"]]] = 0
+        return found
 
     @staticmethod
-    def _attended(q: Floats, k: Floats, v: Floats, width: int) -> Floats:
+    def _attended(q: Floats, k: Floats, v: Floats, width: int, hidden_keys: Floats | None = None) -> Floats:
         rows = len(q)
         scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(width)
-        scores += np.triu(np.full((rows, rows), -np.inf), 1)
+        scores += np.triu(np.full((rows, rows), -np.inf), 1) if hidden_keys is None else hidden_keys
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         made: Floats = np.einsum("hij,jhd->ihd", shares / shares.sum(-1, keepdims=True), v).reshape(rows, -1)
         return made

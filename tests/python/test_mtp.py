@@ -210,7 +210,7 @@ def test_what_a_good_head_says_is_accepted() -> None:
         assert made.accepted == made.proposed > COUNT / 2
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-experts", "qwen3-5-dense", "glm4-moe", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["qwen3-next-experts", "qwen3-5-dense", "glm4-moe", "deepseek-v3", "glm-moe-dsa"])
 def test_random_answers(name: str) -> None:
     """Answers that go on with right drafts and wrong ones, go back, end and come again, in two namespaces: drafts are
     those that the twin makes of all hidden states, whatever the head's cache knew; where its likeliest tokens are not

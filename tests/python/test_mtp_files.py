@@ -55,7 +55,7 @@ def said(model: Any) -> bytes:
 
 
 def test_tables_that_the_model_has_are_not_held_twice() -> None:
-    for name, own in (("glm4-moe", True), ("deepseek-v3", False), ("glm4-moe-lite", False)):
+    for name, own in {**dict.fromkeys(RAWS, False), "glm4-moe": True, "glm-moe-dsa": True}.items():
         mtp = load(name).mtp
         assert (mtp.embedding is not None) == (mtp.lm_head is not None) == own
     weights = weights_of("deepseek-v3")
@@ -82,7 +82,8 @@ def test_the_model_is_the_same_whatever_stands_behind_it(name: str) -> None:
     assert kv.models.from_weights(raw, twice, dtype="float32").fingerprint == plain.fingerprint
     with pytest.raises(kv.errors.FormatError, match=r"no use for: mtp\.layers\.1\."):
         kv.models.from_weights(raw, twice, mtp=True)
-    for missing in ("eh_proj.weight", "enorm.weight", "mlp.experts.3.up_proj.weight"):
+    index = ("self_attn.indexer.wk.weight", "self_attn.indexer.k_norm.bias") if "index_topk" in raw else ()
+    for missing in ("eh_proj.weight", "enorm.weight", "mlp.experts.3.up_proj.weight", *index):
         less = {key: value for key, value in weights.items() if key != f"{layer}{missing}"}
         with pytest.raises(kv.errors.FormatError, match=r"is missing|no use for"):
             kv.models.from_weights(raw, less, mtp=True)
@@ -126,10 +127,13 @@ def test_the_families_that_are_named_are_those_that_have_one() -> None:
 # ---- GGUF files ------------------------------------------------------------------------------------------------------
 
 
+FORMS = {"glm4-moe": "glm4moe", "deepseek-v3": "deepseek2", "deepseek-v32": "deepseek32", "glm-moe-dsa": "glm-dsa"}
+
+
 def file_of(name: str, path: Path, weights: dict[str, Any] | None = None) -> Path:
     """Of a model with layers behind the last: with the package's names where it has them for the architecture."""
     raw, weights = raw_of(name), weights_behind(name) if weights is None else weights
-    form = GGUF["glm4moe" if name == "glm4-moe" else "deepseek2"]
+    form = GGUF[FORMS[name]]
     config = kv.models._family(raw, name).parse_config(raw)
     layers = config.num_hidden_layers
     whole = dataclasses.replace(config, num_hidden_layers=layers + 1)
@@ -144,11 +148,13 @@ def file_of(name: str, path: Path, weights: dict[str, Any] | None = None) -> Pat
         nextn = {names.get_name(key, try_suffixes=(".weight",)): (weights[key], Kind.F32) for key in own}
         weights = {key: value for key, value in weights.items() if key not in own}
     keys = {**form.keys(config), "nextn_predict_layers": 1}
+    if "indexer_types" in raw:
+        keys["attention__indexer__types"] = [each == "full" for each in raw["indexer_types"]]
     gguf_models.write(form.architecture, whole, weights, path, **keys)
     return rewrite(path, lambda _, tensors: tensors.update(nextn))
 
 
-@pytest.mark.parametrize("name", ["glm4-moe", "deepseek-v3"])
+@pytest.mark.parametrize("name", FORMS)
 def test_blocks_of_files_are_the_same_head(name: str, tmp_path: Path) -> None:
     path = file_of(name, tmp_path / "model.gguf")
     model, wanted = kv.models.load(path, dtype="float32", mtp=True), load(name)

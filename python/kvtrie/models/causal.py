@@ -173,8 +173,13 @@ class CausalModel(Model):
         index = config.num_hidden_layers
         experts = cls.experts(config) if config.expert_layers else None
         layer = LayerPlan(cls.mixer(config, index), experts or cls.mlp(config), cls.norms, config.residual_multiplier)
+        return MtpPlan(layer, cls.head_groups(config, index), experts)
+
+    @classmethod
+    def head_groups(cls, config: CausalConfig, index: int) -> tuple[AttentionGroup, ...]:
+        """What the prediction head keeps, as layer ``index``."""
         (group,) = cls.attention_groups(config)
-        return MtpPlan(layer, group._replace(layers=(index,)), experts)
+        return (group._replace(layers=(index,)),)
 
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:

@@ -11,7 +11,7 @@ it (_prediction_head.py).
 
 Checkpoints have it under three sorts of names; here it has Qwen's:
 
-    Qwen                        GLM-4.5, DeepSeek-V3 (N: layers)    GGUF
+    Qwen                        GLM, DeepSeek (N: layers)           GGUF
     mtp.fc                      model.layers.N.eh_proj              blk.N.nextn.eh_proj
     mtp.pre_fc_norm_embedding   model.layers.N.enorm                blk.N.nextn.enorm
     mtp.pre_fc_norm_hidden      model.layers.N.hnorm                blk.N.nextn.hnorm
@@ -79,10 +79,11 @@ _FURTHER = re.compile(r"model\.layers\.(\d{1,9})\.(.+)")
 
 
 class MtpPlan(NamedTuple):
-    """A family's head as data. ``group``: of its one attention layer, which follows the model's own by its number."""
+    """A family's head as data. ``groups``: of its one attention layer, which follows the model's own by its number, and
+    of what is kept beside its keys."""
 
     layer: LayerPlan
-    group: AttentionGroup
+    groups: tuple[AttentionGroup, ...]
     experts: ExpertsPlan | None = None
 
     def shapes(self, config: ModelConfig) -> Shapes:
@@ -119,7 +120,7 @@ class MtpHead(Whole):
     ) -> None:
         self.config: ModelConfig = model.config
         self.device: Device = model.device
-        self._group = plan.group
+        self._groups = plan.groups
         weights = WeightTable(sources, model.device, model.dtype, progress, model.precision)
         self._embedding_norm, self._hidden_norm, self._norm = (
             Norm(weights.vector(f"mtp.{name}.weight"), self.config.rms_norm_eps, model.norm_offset) for name in _NORMS
@@ -127,9 +128,9 @@ class MtpHead(Whole):
         self._fc = weights.linear("mtp.fc")
         self.embedding = weights.table(OWN_EMBEDDING) if OWN_EMBEDDING in sources else None  # None: the model's
         self.lm_head = weights.linear("mtp.lm_head") if OWN_HEAD in sources else None  # None: the model's
-        rope = plan.group.rope
-        turned = None if rope is None else Rope(plan.group.heads_of(self.config)[1], rope, self.device)
-        site = _HeadSite(self.config, weights, turned, plan.group.layers[0], model.norm_offset)
+        own = plan.groups[0]
+        turned = None if own.rope is None else Rope(own.heads_of(self.config)[1], own.rope, self.device)
+        site = _HeadSite(self.config, weights, turned, own.layers[0], model.norm_offset)
         self._layer = DecoderLayer(plan.layer, site)
         self.nbytes = weights.nbytes
         self.fingerprint = hashlib.sha256(f"{model.fingerprint}\0mtp\0".encode() + weights.digest()).hexdigest()
@@ -145,11 +146,22 @@ class MtpHead(Whole):
         self, capacity: int = 8192, dtype: str = "float16", *, device: Device | str | None = None
     ) -> list[CausalCache]:
         """New caches for the head's layer: ``capacity`` in cells, ``dtype`` of K and V; ``device``: the model's where
-        it is None."""
-        group, place = self._group, self.device if device is None else device
-        shape = (list(group.layers), *group.heads_of(self.config), capacity)
-        rope, latent = group.shift(self.config), group.latent_dim
-        return [CausalCache(*shape, dtype=dtype, device=place, rope=rope, latent_dim=latent)]
+        it is None. A layer that chooses keys has a second one, of its index."""
+        place, made = self.device if device is None else device, []
+        for group in self._groups:
+            made.append(
+                CausalCache(
+                    list(group.layers),
+                    *group.heads_of(self.config),
+                    capacity,
+                    v_head_dim=0 if group.keys_only else None,
+                    dtype=dtype,
+                    device=place,
+                    rope=group.shift(self.config),
+                    latent_dim=group.latent_dim,
+                )
+            )
+        return made
 
     @property
     def prefix_cache(self) -> PrefixCache:
@@ -219,7 +231,7 @@ def head_sources(
     if plan is None:
         raise NotSupportedError(
             f"[models.load] mtp: got {family.family}, allowed a family whose prediction head is computed: deepseek_v3, "
-            "glm4_moe, glm4_moe_lite, qwen3_next, qwen3_5, qwen3_5_moe"
+            "deepseek_v32, glm4_moe, glm4_moe_lite, glm_moe_dsa, qwen3_next, qwen3_5, qwen3_5_moe"
         )
     own = {name: source for name, source in sources.items() if name.startswith("mtp.")}
     if not own:

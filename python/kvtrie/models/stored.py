@@ -32,7 +32,7 @@ IMAGES: Mapping[str, str] = {
 }
 FURTHER: Mapping[str, str] = {
     "mtp.*": "predicts further tokens, also as layers with eh_proj behind the last; the next one is the same without "
-    "(`mtp=True` reads those of DeepSeek-V3, GLM-4.5, GLM-4.7-Flash, Qwen3-Next and Qwen3.5)"
+    "(`mtp=True` reads those of DeepSeek-V3 and V3.2, GLM-4.5, GLM-4.7-Flash, GLM-5, Qwen3-Next and Qwen3.5)"
 }
 
 Config = TypeVar("Config", bound=ModelConfig)

@@ -62,7 +62,6 @@ class DeepseekV32(DeepseekV3):
     outer = ""
     ignored: ClassVar[Mapping[str, str]] = FURTHER
     kind_of_config: ClassVar[type[CausalConfig]] = IndexedConfig
-    brings_head: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     index_interleaved: ClassVar[bool] = False
     gguf: ClassVar[Mapping[str, GgufForm]] = {"deepseek32": GgufForm(sizes_from_gguf, INDEXED_LEAVES, GGUF_SETTINGS)}
@@ -127,7 +126,7 @@ class DeepseekV32(DeepseekV3):
             index=config.index,
             rope=cls._index_rope(config),
             first=config.num_hidden_layers,
-            chooses=index in config.choosing,
+            chooses=index in config.choosing or index >= config.num_hidden_layers,  # the prediction head has an index
         )
 
     @classmethod
@@ -138,6 +137,11 @@ class DeepseekV32(DeepseekV3):
         layers = tuple(count + layer for layer in config.choosing)
         index = AttentionGroup(layers, cls._index_rope(config), {}, heads=(1, dim), keys_only=True)
         return [*super().attention_groups(config), index]
+
+    @classmethod
+    def head_groups(cls, config: CausalConfig, index: int) -> tuple[AttentionGroup, ...]:
+        latents, keys = cls.attention_groups(config)
+        return latents._replace(layers=(index,)), keys._replace(layers=(config.num_hidden_layers + index,))
 
     @classmethod
     def _index_rope(cls, config: LatentConfig) -> RopeArguments:

@@ -51,7 +51,7 @@ class GlmMoeDsa(DeepseekV32):
         "index_topk_freq": read("every so many layers one chooses keys"),
         "index_skip_topk_offset": read("from which layer on index_topk_freq counts; 2"),
         "indexer_rope_interleave": neutral("neighbouring numbers of what rotates in the index are pairs", True),
-        "index_share_for_mtp_iteration": neutral("of layers that predict further tokens"),
+        "index_share_for_mtp_iteration": neutral("of the prediction head, whose drafts choose keys each for itself"),
         "moe_router_dtype": neutral("experts are scored in float32", "float32"),
     }
     defaults: ClassVar[Mapping[str, object]] = {

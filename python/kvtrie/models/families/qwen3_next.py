@@ -205,7 +205,7 @@ class Qwen3Next(Model):
         layer = LayerPlan(
             AttentionPlan(bias, bias, norms=True, gated=True), experts or MlpPlan(config.intermediate_size)
         )
-        return MtpPlan(layer, AttentionGroup((config.num_hidden_layers,), cls._rope(config), {}), experts)
+        return MtpPlan(layer, (AttentionGroup((config.num_hidden_layers,), cls._rope(config), {}),), experts)
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
