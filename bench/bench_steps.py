@@ -18,7 +18,7 @@ from colours import GUIDE
 from report import Report, Rows, arguments
 from timing import race
 
-KINDS = ("dense-28m", "window", "hybrid", "experts", "indexed", "blocks")
+KINDS = ("dense-28m", "window", "hybrid", "experts", "indexed", "blocks", "ngrams")
 ROWS = (1, 8)
 HISTORY = 32
 

@@ -114,6 +114,15 @@ SHAPES["blocks"] = {
     "indexer_budget": 2048,
     "indexer_compress_ratio": 4,
 }
+SHAPES["ngrams"] = {
+    **SHAPES["blocks"],
+    "ple_layer_ids": [2, 5],
+    "ple_embed_dim": 512,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 8,
+    "ngram_vocab_size_base": 2000,
+}
 KINDS = ("tiny", *SHAPES)
 
 

@@ -42,6 +42,9 @@
 #if WITH_causal_conv1d || WITH_gated_delta || WITH_ssd
 #include "recurrent.cl"
 #endif
+#if WITH_causal_conv1d_1
+#include "conv_again.clh"
+#endif
 #if WITH_load_cells
 #include "cells.cl"
 #endif

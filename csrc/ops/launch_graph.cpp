@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "ops/chosen_launch.h"
 #include "ops/launch_graph_ops.h"
+#include "ops/launch_graph_places.h"
 #include "ops/support.h"
 #include "ops/tensor_cores.h"
 #include "ops/turned_queries.h"
@@ -110,6 +111,7 @@ struct LaunchGraph::State {
   OpTable plain, turning;
   Tensor own;
   std::size_t rows = 0, caches = 0, state_caches = 0, launches = 0;
+  std::vector<std::size_t> further;  // numbers of each
   std::int32_t ids_at = 0, header_at = 0;
   std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0, query_floats = 0, mean_dim = 0;
   std::uint32_t workers = 1;
@@ -216,6 +218,7 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   state->rows = inputs.ids.size();
   state->caches = inputs.tables.size();
   state->state_caches = inputs.states.size();
+  for (const std::vector<std::int32_t>& each : inputs.further) state->further.push_back(each.size());
   state->launches = recorded.launches().size();
   state->ids_at = places.ids_at;
   state->header_at = places.ids_at - static_cast<std::int32_t>(places.headers()) * launch::kHeaderInts;
@@ -233,6 +236,9 @@ void LaunchGraph::State::require_recorded_sizes(const StepInputs& inputs) const 
   require(inputs.tables.size() == caches, kLaunchGraph, "tables: got ", inputs.tables.size(), ", allowed ", caches);
   require(inputs.states.size() == state_caches, kLaunchGraph, "states: got ", inputs.states.size(), ", allowed ",
           state_caches);
+  const bool fit = std::ranges::equal(inputs.further, further, {}, [](const auto& each) { return each.size(); });
+  require(fit, kLaunchGraph, "further inputs: got others than recorded, allowed ", further.size(),
+          " of the recorded sizes");
   for (const StepTables& table : inputs.tables) {
     const bool planned = table.plan != nullptr && (table.plan->rows == rows || table.plan->rows == 0);
     require(planned && table.rows.size() == rows, kLaunchGraph, "tables: got rows other than the recorded ", rows);
@@ -292,6 +298,7 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs,
   append_ints(table, inputs.ids);
   for (std::size_t row = 0; row < rows; ++row)
     table.push_back(inputs.tables.empty() ? 0 : inputs.tables.front().rows[row].position);
+  for (const std::vector<std::int32_t>& each : inputs.further) append_ints(table, each);
   for (const StepTables& each : inputs.tables) append_ints(table, each.rows);
   for (std::size_t cache = 0; cache < inputs.tables.size(); ++cache) {
     const StepTables& each = inputs.tables[cache];

@@ -5,7 +5,7 @@
 // that table to one kernel (kernels/launch_graph.cl) together with what is new in them:
 //
 //     recorded, once           in the table                             anew in each replay
-//     embedding(ids)           weights, activations: addresses          token ids, positions
+//     embedding(ids)           weights, activations: addresses          token ids, positions, further inputs
 //     rms_norm, matmul, ...    activations live as long as the graph    where rows stand and go (QkvRows)
 //     put_qkv(rows)            K/V pools: addresses                     what they see (AttentionPlan)
 //     attend_tiles(plan)                                                slots of states (StateRows)
@@ -84,17 +84,23 @@ struct RecordedTables {
   ChosenPlans chosen = {};
 };
 
+// What else the host computes for each step and operations read: rows of tables, or factors, which are float32 by their
+// bits. Each is an upload of its own.
+using FurtherInputs = std::vector<std::vector<std::int32_t>>;
+
 // The values that change with each step: one of `tables` for each cache of K and V, one of `states` for each cache of
 // states.
 struct StepInputs {
   std::span<const std::int32_t> ids;
   std::span<const StepTables> tables;
   std::span<const std::vector<StateRows>> states;
+  std::span<const std::vector<std::int32_t>> further = {};
 };
 struct RecordedInputs {
   std::span<const std::int32_t> ids, positions;
   std::span<const RecordedTables> tables;
   std::span<const DeviceStateRuns> states;
+  std::span<const std::vector<std::int32_t>> further = {};  // differ from each other, from ids and positions
 };
 
 // Rows of a step for which graphs are made: beyond that, launches are small beside what they compute.
@@ -138,8 +144,8 @@ class LaunchGraph {
   bool turns() const noexcept;  // whether there is a table for steps that see moved keys
 
   // One launch; returns a new tensor in the recorded one's shape. `turning`: by the table of steps that see moved keys,
-  // also where none are seen. REQUIRES: serves the tables; as many ids, rows and caches as recorded, and ids that the
-  // recorded step could have had. Throws kArgument for other numbers, kDevice.
+  // also where none are seen. REQUIRES: serves the tables; as many ids, rows and caches as recorded, further inputs
+  // among them, and ids that the recorded step could have had. Throws kArgument for other numbers, kDevice.
   Tensor replay(const StepInputs& inputs, bool turning = false) const;
 
   std::uint32_t launches() const noexcept;  // recorded ones

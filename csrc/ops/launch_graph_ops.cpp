@@ -105,7 +105,8 @@ class Builder {
 
   // Why the launch cannot be replayed; empty when it can.
   std::string add(const Launch& launch) {
-    const LaunchKernel* kernel = find_launch_kernel(launch.program, launch.name);
+    const std::int32_t form = forms_.of(launch);
+    const LaunchKernel* kernel = find_launch_kernel(launch.program, name_in_graph(launch, form));
     if (kernel == nullptr) return cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
     if (std::string why = mismatch(*kernel, launch); !why.empty()) return why;
     if (kernel->name == kMerge) return "";  // made with its attend, or a part of it
@@ -114,7 +115,7 @@ class Builder {
     for (std::size_t i = 0; i < kernel->arguments.size(); ++i)
       if (kernel->arguments[i].writes()) forget(op.buffers[i]);
     if (kernel->name == kTurn) return note_turned(op);
-    op.op.form = forms_.of(launch);
+    op.op.form = form;
     if (std::string why = bind(op); !why.empty()) return why;
     if (kernel->name == "mean_keys")
       graph_.mean_dim = std::max<std::uint64_t>(graph_.mean_dim, std::stoull(options_by_name(launch).at("DIM")));
@@ -197,8 +198,8 @@ class Builder {
       op.op.count_at = op.op.header_at + op.kernel->count;
     }
     for (_cl_mem* buffer : op.buffers) {
-      if (buffer != nullptr &&
-          (contains(places_.uploads, buffer) || buffer == places_.ids || buffer == places_.positions))
+      if (buffer != nullptr && (contains(places_.uploads, buffer) || contains(places_.further, buffer) ||
+                                buffer == places_.ids || buffer == places_.positions))
         return cat("kernel ", op.kernel->name, " reads a tensor that came from the host in the step");
     }
     return "";
@@ -270,6 +271,8 @@ class Builder {
         if (buffer == places_.ids) set_word(op, i, step_word(places_.ids_at));
         [[fallthrough]];
       case LaunchRole::kPointer:
+        if (const auto further = place_of(places_.further, buffer); buffer != nullptr && further)
+          set_word(op, i, step_word(places_.further_at[*further]));
         if (buffer != nullptr && buffer == places_.logits) set_word(op, i, slot_word(launch::kSlotLogits));
         break;
       case LaunchRole::kNumber:
@@ -331,7 +334,7 @@ class Builder {
 
   const GraphPlaces& places_;
   GraphOps& graph_;
-  const ProductForms forms_;
+  const LaunchForms forms_;
   std::map<_cl_mem*, std::int32_t> scores_, means_;  // written by the choice that has this header
   std::map<_cl_mem*, BufferOp> turned_;              // launches that turned queries, by where they put them
 };

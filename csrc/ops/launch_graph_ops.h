@@ -26,7 +26,7 @@ struct GraphOp {
   std::array<std::int32_t, 3> size{1, 1, 1};
   std::int32_t axis = -1, count_at = 0;
   std::int32_t header_at = 0;  // of the cache that it is of
-  std::int32_t form = 0;       // of a product: its number in ProductForms
+  std::int32_t form = 0;       // of a product: its number in LaunchForms
   std::int32_t unused = 0;
   std::array<std::uint64_t, kLaunchWords> words{};
 };
@@ -46,6 +46,7 @@ struct GraphPlaces {
   std::int32_t rows_of_step = 0;
   _cl_mem* logits = nullptr;
   _cl_mem* ids = nullptr;                   // the upload that holds the step's token ids
+  std::vector<_cl_mem*> further;            // those that hold further inputs
   std::vector<_cl_mem*> rows, plans;        // of each cache of K and V; null where it was not used
   std::vector<std::vector<_cl_mem*>> keys;  // of each cache of K and V: K of each layer
   std::vector<_cl_mem*> runs;               // of each cache of states; null where it was not used
@@ -64,7 +65,8 @@ struct GraphPlaces {
   _cl_mem* positions = nullptr;               // the upload that holds the step's positions
   std::vector<_cl_mem*> uploads;              // all else that came from the host while the step was recorded
   std::int32_t ids_at = 0, positions_at = 0;  // ints into the step's table
-  std::vector<std::int32_t> rows_at;          // of each cache of K and V
+  std::vector<std::int32_t> further_at;
+  std::vector<std::int32_t> rows_at;  // of each cache of K and V
 };
 
 struct GraphOps {
@@ -77,26 +79,30 @@ struct GraphOps {
   std::uint64_t mean_dim = 0;                        // of the keys of blocks
 };
 
-// Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form
-// is the options but for what is multiplied behind it, in order of their names.
-class ProductForms {
+// Products of one step are of several forms: one for each way in which weights are kept, each with its own tile; and so
+// are its convolutions, by their width. A form is the options but for what is multiplied behind it, in order of their
+// names.
+class LaunchForms {
  public:
   using Launch = cl::LaunchRecorder::Launch;
-  static constexpr std::size_t kMost = 4, kMostOfGroups = 8;  // that kernels/launch_graph.cl, launch_groups.cl can hold
-  explicit ProductForms(std::span<const Launch> launches);
-  std::size_t count() const noexcept { return forms_.size(); }
-  std::int32_t of(const Launch& launch) const;  // 0 of what is no product
   using Form = std::map<std::string, std::string>;
-  std::span<const Form> forms() const noexcept { return forms_; }
+  // That kernels/launch_graph.cl can hold, and kernels/launch_groups.cl.
+  static constexpr std::size_t kMostProducts = 4, kMostConvolutions = 2, kMostOfGroups = 8;
+  explicit LaunchForms(std::span<const Launch> launches);
+  std::span<const Form> products() const noexcept { return products_; }
+  std::size_t convolutions() const noexcept { return convolutions_.size(); }
+  std::int32_t of(const Launch& launch) const;  // 0 of what is neither
 
  private:
   static Form form_of(const Launch& launch);
-  std::vector<Form> forms_;
+  const std::vector<Form>* forms_like(const Launch& launch) const;  // null: it is neither
+  std::vector<Form> products_, convolutions_;
 };
 
 // Whether graphs of the device are walked by work-groups.
 bool by_groups(cl::Device& device);
-GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out);
+// The name of the launch's kernel among launch_kernels().
+std::string name_in_graph(const cl::LaunchRecorder::Launch& launch, std::int32_t form);
 
 // The operations of `launches`; empty, and why, when one of them cannot be replayed.
 std::optional<GraphOps> graph_ops(std::span<const cl::LaunchRecorder::Launch> launches, const GraphPlaces& places,

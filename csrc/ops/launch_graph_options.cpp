@@ -11,6 +11,7 @@ namespace {
 using Launch = cl::LaunchRecorder::Launch;
 
 bool is_product(const Launch& launch) { return launch.program == "matmul" || launch.program == "matmul_tensor"; }
+bool is_convolution(const Launch& launch) { return launch.name == "causal_conv1d"; }
 
 // Options of one program, each with one value.
 class Options {
@@ -57,7 +58,7 @@ std::map<std::string, std::string> options_by_name(const Launch& launch) {
   return options;
 }
 
-ProductForms::Form ProductForms::form_of(const Launch& launch) {
+LaunchForms::Form LaunchForms::form_of(const Launch& launch) {
   Form form = options_by_name(launch);
   form.erase("GATED");
   form.erase("ROUTED");
@@ -71,24 +72,39 @@ ProductForms::Form ProductForms::form_of(const Launch& launch) {
   return whole;
 }
 
-ProductForms::ProductForms(std::span<const Launch> launches) {
+LaunchForms::LaunchForms(std::span<const Launch> launches) {
   for (const Launch& launch : launches) {
-    if (!is_product(launch)) continue;
+    if (!is_product(launch) && !is_convolution(launch)) continue;
+    std::vector<Form>& forms = is_product(launch) ? products_ : convolutions_;
     Form form = form_of(launch);
-    if (std::find(forms_.begin(), forms_.end(), form) == forms_.end()) forms_.push_back(std::move(form));
+    if (std::find(forms.begin(), forms.end(), form) == forms.end()) forms.push_back(std::move(form));
   }
 }
 
-std::int32_t ProductForms::of(const Launch& launch) const {
-  if (!is_product(launch)) return 0;
-  return static_cast<std::int32_t>(std::find(forms_.begin(), forms_.end(), form_of(launch)) - forms_.begin());
+const std::vector<LaunchForms::Form>* LaunchForms::forms_like(const Launch& launch) const {
+  return is_product(launch) ? &products_ : is_convolution(launch) ? &convolutions_ : nullptr;
+}
+
+std::int32_t LaunchForms::of(const Launch& launch) const {
+  const std::vector<Form>* const forms = forms_like(launch);
+  if (forms == nullptr) return 0;
+  return static_cast<std::int32_t>(std::find(forms->begin(), forms->end(), form_of(launch)) - forms->begin());
+}
+
+std::string name_in_graph(const Launch& launch, std::int32_t form) {
+  return is_convolution(launch) && form > 0 ? cat(launch.name, "_", form) : std::string(launch.name);
 }
 
 std::optional<std::string> graph_options(std::span<const Launch> launches, std::string& reason) {
   Options options;
-  const ProductForms forms(launches);
-  if (forms.count() > ProductForms::kMost) {
-    reason = cat("the step has products of ", forms.count(), " forms, allowed ", ProductForms::kMost);
+  const LaunchForms forms(launches);
+  if (forms.products().size() > LaunchForms::kMostProducts) {
+    reason = cat("the step has products of ", forms.products().size(), " forms, allowed ", LaunchForms::kMostProducts);
+    return std::nullopt;
+  }
+  if (forms.convolutions() > LaunchForms::kMostConvolutions) {
+    reason =
+        cat("the step has convolutions of ", forms.convolutions(), " widths, allowed ", LaunchForms::kMostConvolutions);
     return std::nullopt;
   }
   for (const Launch& launch : launches) {
@@ -98,31 +114,33 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
     if (own.contains("CELL_FORMAT")) own.emplace("V_FORMAT", own["CELL_FORMAT"]);  // as kernels/cell_format.clh has it
     for (const auto& [name, value] : own) {
       if (name == "OP" || name == "LANES") continue;  // graphs have all of the one, and 1 of the other
-      if (!options.add(name + number, value, reason)) return std::nullopt;
+      const bool numbered = !is_convolution(launch) || name == "CONV_WIDTH" || name == "CONV_BLOCK";
+      if (!options.add(numbered ? name + number : name, value, reason)) return std::nullopt;
     }
-    options.add_if_missing(cat("WITH_", launch.name), "1");
+    options.add_if_missing(cat("WITH_", name_in_graph(launch, form)), "1");
     if (launch.name != "attend_tiles") continue;
     for (const char* with_it : {"WITH_attend_merge", "WITH_take_turned"}) options.add_if_missing(with_it, "1");
   }
-  for (std::size_t form = 1; form < forms.count(); ++form) {  // what matmul_again.clh asks for, given or not
+  for (std::size_t form = 1; form < forms.products().size(); ++form) {  // what matmul_again.clh asks for, given or not
     for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED", "INTEGER", "BYTES"})
       options.add_if_missing(cat(name, "_FORM", form), "0");
   }
-  options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));
+  options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.products().size())));
   options.add_if_missing("WORDS", cat(kLaunchWords));
   return options.text();
 }
 
 std::optional<std::string> group_options(std::span<const Launch> launches, std::string& reason) {
   Options options;
-  const ProductForms forms(launches);
-  if (forms.count() > ProductForms::kMostOfGroups) {
-    reason = cat("the step has products of ", forms.count(), " forms, allowed ", ProductForms::kMostOfGroups);
+  const LaunchForms forms(launches);
+  const std::size_t count = forms.products().size();
+  if (count > LaunchForms::kMostOfGroups) {
+    reason = cat("the step has products of ", count, " forms, allowed ", LaunchForms::kMostOfGroups);
     return std::nullopt;
   }
-  for (std::size_t form = 0; form < forms.count(); ++form)
-    for (const auto& [name, value] : forms.forms()[form]) options.add_if_missing(cat(name, "_FORM", form), value);
-  options.add_if_missing("FORMS", cat(forms.count()));
+  for (std::size_t form = 0; form < count; ++form)
+    for (const auto& [name, value] : forms.products()[form]) options.add_if_missing(cat(name, "_FORM", form), value);
+  options.add_if_missing("FORMS", cat(count));
   for (const Launch& launch : launches) {
     if (is_product(launch) || launch.program == "attention_merge") continue;
     const LaunchKernel* kernel = find_launch_kernel(launch.program, launch.name);

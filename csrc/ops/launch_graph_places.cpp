@@ -1,11 +1,13 @@
-// What the buffers of a recorded step are.
+#include "ops/launch_graph_places.h"
+
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "ops/chosen_launch.h"
-#include "ops/family.h"
-#include "ops/launch_graph_ops.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -38,14 +40,21 @@ void add_choices(GraphPlaces& places, const RecordedInputs& inputs) {
   }
 }
 
-// Uploads that hold the ids and the positions; a second one with the same bytes may be something else: not replayed.
+// Uploads that hold the ids, the positions and further inputs; a second one with the same bytes may be something else:
+// not replayed.
 void add_uploads(GraphPlaces& places, const cl::LaunchRecorder& recorded, const RecordedInputs& inputs) {
   const auto holds = [](const cl::LaunchRecorder::Upload& upload, std::span<const std::int32_t> numbers) {
     const std::span<const std::byte> wanted = std::as_bytes(numbers);
     return std::equal(upload.bytes.begin(), upload.bytes.end(), wanted.begin(), wanted.end());
   };
+  places.further.resize(inputs.further.size());
   for (const cl::LaunchRecorder::Upload& upload : recorded.uploads()) {
-    if (holds(upload, inputs.ids) && places.ids == nullptr) {
+    const auto further = std::ranges::find_if(inputs.further, [&](const auto& each) { return holds(upload, each); });
+    _cl_mem** const place =
+        further == inputs.further.end() ? nullptr : &places.further[further - inputs.further.begin()];
+    if (place != nullptr && *place == nullptr) {
+      *place = upload.buffer;
+    } else if (holds(upload, inputs.ids) && places.ids == nullptr) {
       places.ids = upload.buffer;
     } else if (holds(upload, inputs.positions) && places.positions == nullptr) {
       places.positions = upload.buffer;
@@ -57,7 +66,7 @@ void add_uploads(GraphPlaces& places, const cl::LaunchRecorder& recorded, const 
 
 }  // namespace
 
-// The table of a step begins with the counters of all operations and the headers, so
+// The buffers of the recorded step. The table of a step begins with the counters of all operations and the headers, so
 // the number of launches bounds where the rest begins: an attend of work-items makes up to three operations.
 GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
   const std::span<const std::int32_t> ids = inputs.ids;
@@ -73,6 +82,10 @@ GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& 
   places.rows_of_step = static_cast<std::int32_t>(ids.size());
   places.positions_at = places.ids_at + static_cast<std::int32_t>(ids.size());
   auto at = places.positions_at + static_cast<std::int32_t>(ids.size());
+  for (const std::vector<std::int32_t>& input : inputs.further) {
+    places.further_at.push_back(at);
+    at += static_cast<std::int32_t>(input.size());
+  }
   for (const DeviceStateRuns& runs : inputs.states) places.runs.push_back(handle_of(runs.table()));
   for (const RecordedTables& table : inputs.tables) {
     places.rows.push_back(handle_of(table.rows.table()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -52,6 +53,16 @@ StateForward& recurrent(const OpenStep& step, std::size_t state) {
   return static_cast<StateForward&>(step.of_states(state));
 }
 
+// Whether further inputs could be taken for others of the step: uploads are told by what they hold.
+bool alike(const Step& step, const ops::FurtherInputs& further) {
+  std::vector<std::span<const std::int32_t>> seen{step.tokens(), step.positions()};
+  for (const std::vector<std::int32_t>& each : further) {
+    if (std::ranges::any_of(seen, [&](const auto& other) { return std::ranges::equal(each, other); })) return true;
+    seen.emplace_back(each);
+  }
+  return false;
+}
+
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return false;
   std::vector<std::byte> left(a.nbytes()), right(b.nbytes());
@@ -70,7 +81,7 @@ StepGraphs::GraphPtr StepGraphs::find(const Step& step) const {
   return entry == entries_.end() ? nullptr : entry->second.graph;
 }
 
-Tensor StepGraphs::replay(Step& step) {
+Tensor StepGraphs::replay(Step& step, const ops::FurtherInputs& further) {
   const GraphPtr graph = find(step);
   if (graph == nullptr) return {};
   step.require_kept();
@@ -88,7 +99,7 @@ Tensor StepGraphs::replay(Step& step) {
     std::vector<std::vector<ops::StateRows>> states;
     states.reserve(state_holds.size());
     for (const RecurrentHold& hold : state_holds) states.push_back(hold.rows());
-    logits = graph->replay({step.tokens(), tables, states});
+    logits = graph->replay({step.tokens(), tables, states, further});
     for (CausalHold& hold : holds) hold.put_all();
     for (RecurrentHold& hold : state_holds) hold.put_all();
   }
@@ -99,7 +110,7 @@ Tensor StepGraphs::replay(Step& step) {
   return logits;
 }
 
-std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
+std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step, const ops::FurtherInputs& further) {
   require(step != nullptr && step->cache() != nullptr, kStepGraph, "step: got none, allowed one of a session");
   if (step->complete() || step->undecided() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows)
     return nullptr;
@@ -111,7 +122,7 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
     const auto entry = entries_.find({step->cache().get(), step->tokens().size()});
     if (entry != entries_.end() && entry->second.refusals >= kMaxRefusals) return nullptr;
   }
-  return std::shared_ptr<StepRecording>(new StepRecording(shared_from_this(), step, device));
+  return std::shared_ptr<StepRecording>(new StepRecording(shared_from_this(), step, further, device));
 }
 
 void StepGraphs::keep(const Step& step, GraphPtr graph) {
@@ -152,8 +163,9 @@ StepGraphs::Stats StepGraphs::stats() const {
 
 // ---- recording ------------------------------------------------------------------------------------------------------
 
-StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
-    : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {
+StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const ops::FurtherInputs& further,
+                             const cl::DevicePtr& device)
+    : graphs_(std::move(graphs)), step_(std::move(step)), further_(further), recording_(device) {
   const std::vector<std::vector<HeldState>> of_sessions = step_->states_before();
   before_.resize(of_sessions.empty() ? 0 : step_->cache()->states().size());
   for (std::size_t cache = 0; cache < before_.size(); ++cache)
@@ -187,8 +199,9 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
     std::vector<std::vector<ops::StateRows>> states;
     for (std::size_t i = 0; i < before_.size(); ++i)
       states.push_back(RecurrentHold::rows_again(recurrent(step_->open_, i), before_[i]));
-    again = graph.replay({step_->tokens(), tables, states});
-    turning = graph.turns() ? graph.replay({step_->tokens(), tables, states}, true) : again;
+    const ops::StepInputs inputs{step_->tokens(), tables, states, further_};
+    again = graph.replay(inputs);
+    turning = graph.turns() ? graph.replay(inputs, true) : again;
   }
   if (same_bits(again, logits) && same_bits(turning, logits)) return true;
   reason_ = "the replayed step gave other logits";
@@ -206,12 +219,13 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
     passing_ = passing_ || (!tables.back().choices.empty() && hold.copies());
   }
   if (passing_) reason_ = "keys that have moved are copied where some are chosen";
+  if (alike(*step_, further_)) reason_ = "further inputs are like others of the step";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
   for (std::size_t i = 0; i < step_->cache()->states().size(); ++i)
     states.push_back(RecurrentHold::recorded(recurrent(step_->open_, i)));
-  auto graph =
-      ops::LaunchGraph::make(recording_, {step_->tokens(), step_->positions(), tables, states}, logits, reason_);
+  auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), step_->positions(), tables, states, further_},
+                                      logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }
 

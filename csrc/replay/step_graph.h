@@ -12,8 +12,9 @@
 //     recording->finish(logits)          from now on there is a graph, or a reason why not
 //
 // A model may be recorded if what it launches for a step depends on nothing but the number of rows, and reads nothing
-// of the step but its token ids and what `attend_qkv` adds. That is the caller's to know: a model that, say, drops all
-// rows but the last one of each session launches other things for one session of two rows than for two sessions.
+// of the step but its token ids, what `attend_qkv` adds, and further inputs, which are given with each step. That is
+// the caller's to know: a model that, say, drops all rows but the last one of each session launches other things for
+// one session of two rows than for two sessions.
 //
 // A graph holds weights and pools in memory. It goes with the model's StepGraphs or with its cache, whichever ends
 // first.
@@ -45,13 +46,14 @@ class StepGraphs final : public EndObserver, public std::enable_shared_from_this
 
   // Computes the step: every layer is put and attended, and its sessions advance. Returns logits like those recorded.
   // Undefined, and nothing done, where there is no graph. Throws kArgument when a layer was put already, kClosed once
-  // dropped, kDevice; the step is then as it was.
-  Tensor replay(Step& step);
+  // dropped, kDevice; the step is then as it was. `further`: as many as were recorded, of the same sizes, else
+  // kArgument.
+  Tensor replay(Step& step, const ops::FurtherInputs& further = {});
 
   // Begins to listen to the calling thread. Null for a step that graphs are not for: more than ops::kMaxGraphRows rows,
   // caches that are not on one device where ops::can_record; where too many recordings failed, or
   // the thread is recording already.
-  std::shared_ptr<StepRecording> record(const StepPtr& step);
+  std::shared_ptr<StepRecording> record(const StepPtr& step, const ops::FurtherInputs& further = {});
 
   struct Stats {
     std::uint64_t graphs = 0, launches = 0, bytes = 0;  // now; launches: those that one replay of each stands for
@@ -89,13 +91,15 @@ class StepRecording {
 
  private:
   friend class StepGraphs;
-  StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device);
+  StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const ops::FurtherInputs& further,
+                const cl::DevicePtr& device);
   std::shared_ptr<const ops::LaunchGraph> made(const Tensor& logits);
   std::vector<CausalHold> holds();
   bool proves(const ops::LaunchGraph& graph, const Tensor& logits);
 
   std::shared_ptr<StepGraphs> graphs_;
   StepPtr step_;
+  ops::FurtherInputs further_;
   std::vector<std::vector<SlotRef>> before_;  // of each cache of states: one of each session; held until the proof
   ops::LaunchRecording recording_;
   std::string reason_;

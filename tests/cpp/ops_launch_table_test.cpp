@@ -239,5 +239,27 @@ TEST(LaunchTable, OptionsOfGroupsAreThoseOfTheirLaunches) {
   EXPECT_FALSE(contains(options, "RING_BYTES"));
 }
 
+TEST(LaunchTable, ConvolutionsMayHaveTwoWidths) {
+  const auto conv = [](int width, int state) {
+    Launch launch = launch_of("recurrent", "causal_conv1d", {});
+    launch.options = cat("-DCONV_STATE=", state, " -DCONV_WIDTH=", width, " -DCONV_BLOCK=256");
+    return launch;
+  };
+  std::string reason;
+  const std::vector<Launch> two{conv(4, 0), conv(10, 0), conv(4, 0)};
+  const LaunchForms forms(two);
+  for (const auto& [at, name] : {std::pair(0, "causal_conv1d"), {1, "causal_conv1d_1"}, {2, "causal_conv1d"}})
+    EXPECT_EQ(name_in_graph(two[at], forms.of(two[at])), name);
+  const std::optional<std::string> options = graph_options(two, reason);
+  ASSERT_TRUE(options) << reason;
+  for (const char* option : {"-DCONV_WIDTH=4", "-DCONV_WIDTH_FORM1=10", "-DCONV_BLOCK_FORM1=256", "-DCONV_STATE=0",
+                             "-DWITH_causal_conv1d=1", "-DWITH_causal_conv1d_1=1"})
+    EXPECT_TRUE(contains(*options + " ", cat(option, " "))) << option;
+  EXPECT_FALSE(graph_options(std::vector{conv(4, 0), conv(10, 1)}, reason));
+  EXPECT_TRUE(contains(reason, "CONV_STATE=0 and with 1")) << reason;
+  EXPECT_FALSE(graph_options(std::vector{conv(4, 0), conv(10, 0), conv(7, 0)}, reason));
+  EXPECT_TRUE(contains(reason, "convolutions of 3 widths, allowed 2")) << reason;
+}
+
 }  // namespace
 }  // namespace kvtrie::ops

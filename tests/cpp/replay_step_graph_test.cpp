@@ -29,13 +29,17 @@ struct Model {
   ops::PackedWeight qkv = ops::pack(numbers({kWidth, kHeads*kDim}, 0.2f)),
                     head = ops::pack(numbers({kVocab, kHeads*kDim}, 0.3f));
 
-  Tensor operator()(const StepPtr& step) const {
-    const Tokens& tokens = step->tokens();
-    const Tensor ids = Tensor::from_host(shared_device(), DType::kInt32, {std::int64_t(tokens.size())}, tokens.data());
-    Tensor x = ops::embedding(table, ids);
+  Tensor operator()(const StepPtr& step, const ops::FurtherInputs& further = {}) const {
+    Tensor x = looked_up(step->tokens());
+    for (const std::vector<std::int32_t>& ids : further) x = ops::add(x, looked_up(ids));
     for (const std::int32_t layer : {0, 1})
       x = ops::add(x, step->attend_qkv(layer, ops::matmul(ops::rms_norm(x, norm, 1e-5f), qkv), {}, {}));
     return ops::matmul(x, head);
+  }
+
+  Tensor looked_up(std::span<const std::int32_t> ids) const {
+    return ops::embedding(table,
+                          Tensor::from_host(shared_device(), DType::kInt32, {std::int64_t(ids.size())}, ids.data()));
   }
 };
 
@@ -83,15 +87,15 @@ class StepGraphTest : public DeviceTest {
   }
 
   // A session that stands behind a recorded step of one row.
-  SessionPtr recorded(PrefixCache& cache) {
+  SessionPtr recorded(PrefixCache& cache, const ops::FurtherInputs& further = {}) {
     model_ = std::make_unique<Model>();
     graphs_ = StepGraphs::create();
     SessionPtr session = cache.begin("n", Tokens{1, 2, 3});
     (*model_)(session->next_prefill(512));
     session->append(Tokens{4});
     const StepPtr step = session->decode();
-    const auto recording = graphs_->record(step);
-    recording->finish((*model_)(step));
+    const auto recording = graphs_->record(step, further);
+    recording->finish((*model_)(step, further));
     return session;
   }
 
@@ -137,6 +141,79 @@ TEST_F(StepGraphTest, AFailedLaunchLeavesTheStepOpen) {
   }
   EXPECT_TRUE(graphs_->replay(*session->decode()).defined());
   EXPECT_EQ(session->length(), 5);
+}
+
+std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> values(tensor.size());
+  tensor.copy_to_host(values.data());
+  return values;
+}
+
+// With each call that a replay makes failing once; what the step looks up is never that of the recorded one.
+TEST_F(StepGraphTest, FurtherInputsAreThoseOfTheReplayedStep) {
+  const PrefixCachePtr cache = open(), plain = open();
+  const SessionPtr session = recorded(*cache, {{9}, {11}}), twin = plain->begin("n", Tokens{1, 2, 3});
+  ASSERT_EQ(graphs_->stats().graphs, 1u) << graphs_->stats().reason;
+  (*model_)(twin->next_prefill(512));
+  twin->append(Tokens{4});
+  (*model_)(twin->decode(), {{9}, {11}});
+  int failed = 0;
+  for (const std::int32_t token : {5, 6, 7}) {
+    const ops::FurtherInputs further = {{20 - token}, {token}};  // one is the token itself: told apart by now
+    session->append(Tokens{token});
+    twin->append(Tokens{token});
+    for (const char* call : {"clCreateBuffer", "clSetKernelArg", "clEnqueueNDRangeKernel", "clEnqueueWriteBuffer"}) {
+      for (int number = 1;; ++number) {
+        const StepPtr step = session->decode();
+        cl::arm_fault(call, number, -5);
+        Tensor logits;
+        try {
+          logits = graphs_->replay(*step, further);
+        } catch (const Error& error) {
+          ++failed;
+          EXPECT_EQ(error.kind(), ErrorKind::kDevice) << call << ' ' << number;
+        }
+        cl::disarm_fault();
+        EXPECT_TRUE(cache->check().empty());
+        if (!logits.defined()) {
+          EXPECT_FALSE(step->complete()) << call << ' ' << number;
+          continue;
+        }
+        session->rewind(session->length() - 1);  // for the next call
+        session->append(Tokens{token});
+        break;
+      }
+    }
+    const Tensor logits = graphs_->replay(*session->decode(), further);
+    EXPECT_EQ(values_of(logits), values_of((*model_)(twin->decode(), further))) << token;
+  }
+  EXPECT_GT(failed, 5);
+}
+
+TEST_F(StepGraphTest, FurtherInputsOfOtherSizesAreRefused) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache, {{9}, {11}});
+  session->append(Tokens{5});
+  for (const ops::FurtherInputs& further : {ops::FurtherInputs{}, {{9}}, {{9}, {11, 12}}, {{9}, {11}, {12}}}) {
+    const StepPtr step = session->decode();
+    EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graphs_->replay(*step, further); }), "further inputs"));
+    EXPECT_FALSE(step->complete());
+  }
+  EXPECT_TRUE(graphs_->replay(*session->decode(), {{1}, {2}}).defined());
+}
+
+// Uploads are told by what they hold, so such a step is computed, and a later one recorded.
+TEST_F(StepGraphTest, FurtherInputsThatAreLikeOthersAreNotRecorded) {
+  for (const ops::FurtherInputs& further : {ops::FurtherInputs{{4}}, {{3}}, {{9}, {9}}}) {  // token 4 at position 3
+    const PrefixCachePtr cache = open();
+    const SessionPtr session = recorded(*cache, further);
+    EXPECT_EQ(graphs_->stats().graphs, 0u);
+    EXPECT_TRUE(contains(graphs_->stats().reason, "like others")) << graphs_->stats().reason;
+    session->append(Tokens{5});
+    const StepPtr step = session->decode();
+    const auto recording = graphs_->record(step, {{8}});
+    EXPECT_TRUE(recording->finish((*model_)(step, {{8}}))) << recording->reason();
+  }
 }
 
 TEST_F(StepGraphTest, StepsOfOtherCachesAndSizesHaveNoGraph) {

@@ -87,6 +87,40 @@ _RAW["blocks"] = {
     "indexer_budget": 40,
     "indexer_compress_ratio": 4,
 }
+_RAW["ngrams"] = {
+    **_RAW["blocks"],
+    "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+    "ple_layer_ids": [1, 3],
+    "ple_embed_dim": 24,
+    "ple_conv_kernel_size": 3,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "make_ngram_vocab_size_divisible_by": 16,
+}
+_RAW["chunks"] = {
+    "model_type": "llama4_text",
+    "hidden_act": "silu",
+    "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "full_attention"],
+    "no_rope_layers": [1, 0, 1, 0],
+    "attention_chunk_size": 32,
+    "floor_scale": 12,
+    "intermediate_size_mlp": 40,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "interleave_moe_layer_step": 2,
+}
+_RAW["growing"] = {
+    "model_type": "ministral3",
+    "hidden_act": "silu",
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
 _FAMILIES = {
     "dense": "Llama",
     "window": "Gemma3",
@@ -95,6 +129,9 @@ _FAMILIES = {
     "indexed": "DeepseekV32",
     "shared index": "GlmMoeDsa",
     "blocks": "Qwen4Exp",
+    "ngrams": "Qwen4Exp",
+    "chunks": "Llama4",
+    "growing": "Ministral3",
 }
 
 

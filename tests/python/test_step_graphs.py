@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,19 +108,22 @@ def random_step(twins: Twins, random: np.random.Generator, shifts: bool = True) 
         twins.compute(chosen, [int(token) for token in random.integers(0, VOCAB, rows)])
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid", "experts", "indexed", "shared index", "blocks"])
+CHOOSING = ("indexed", "shared index", "blocks", "ngrams")
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid", "experts", "chunks", "growing", *CHOOSING])
 def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
     print(f"seed {SEED}")
     random = np.random.default_rng(SEED)
     twins = Twins(kind)
-    chooses = kind in ("indexed", "shared index", "blocks")  # among copies, where keys have moved: not replayed
+    chooses = kind in CHOOSING  # among copies, where keys have moved: not replayed
     for number in range(STEPS):
         random_step(twins, random, not chooses or number > STEPS * 3 // 4)
     stats = twins.models[0].graphs.stats
-    assert stats["replays"] > STEPS // (6 if chooses else 4) and stats["graphs"] >= 3 + (not chooses), stats
+    assert stats["replays"] > STEPS // (6 if chooses else 4) and stats["graphs"] >= 3, stats
     assert twins.models[1].graphs.stats["replays"] == 0
-    recurrent = kind in ("hybrid", "experts", "blocks")  # such states cannot be shifted
-    assert (twins.shifts > 0) == (not recurrent)
+    never = kind in ("hybrid", "experts", "blocks", "ngrams", "chunks")  # states and chunks cannot be shifted
+    assert (twins.shifts > 0) == (not never)
 
 
 GROWING: list[tuple[str, dict[str, int], int]] = [  # kind, changes, tokens before the first step
@@ -128,6 +132,7 @@ GROWING: list[tuple[str, dict[str, int], int]] = [  # kind, changes, tokens befo
     ("indexed", {"index_topk": 600}, 500),  # what is chosen is cut into splits
     ("blocks", {"indexer_budget": 12}, 2),  # not even one whole block
     ("blocks", {"indexer_budget": 12, "indexer_compress_ratio": 1}, 5),
+    ("ngrams", {"indexer_budget": 12}, 1),  # whose n-grams reach before the first token
 ]
 
 
@@ -287,6 +292,55 @@ def test_wrong_steps_are_refused_and_stay_open() -> None:
     with pytest.raises(kv.errors.ArgumentTypeError, match="launch"):
         model.graphs.compute(caches_of(model).begin([1]).decode(), lambda: 1)
     assert model.graphs.compute(session.decode(), never).shape == (1, VOCAB)
+
+
+class Looking:
+    """A model that looks up rows of a table by tokens and by what ``ids`` says of a step."""
+
+    def __init__(self, ids: Callable[[Any], list[Any]]) -> None:
+        random = np.random.default_rng(3)
+        self.table, self.other = (kv.tensor(random.standard_normal((VOCAB, 16), np.float32)) for _ in range(2))
+        self.ids, self.graphs = ids, kv.ops.StepGraphs()
+        self.cache = kv.PrefixCache([kv.caches.CausalCache([0], 1, 16, 64, dtype="float32")])
+
+    def __call__(self, step: Any) -> Any:
+        ids = self.ids(step)
+        return self.graphs.compute(step, lambda: self.launch(step, ids), ids)
+
+    def launch(self, step: Any, ids: list[Any]) -> Any:
+        x = kv.ops.embedding(self.table, step.tokens)
+        for each in ids:
+            x = kv.ops.add(x, kv.ops.embedding(self.other, each))
+        return step.attend_qkv(0, kv.ops.concat([x, x, x], axis=1))
+
+
+def test_further_inputs_come_with_each_step(device: Any) -> None:
+    """As many as were recorded; a step of which two are alike is computed, and records nothing for good."""
+    model = Looking(lambda step: [(step.tokens * 7 + 1) % VOCAB, (step.tokens * 5 + 2) % VOCAB])
+    plain = Looking(model.ids)
+    sessions = [each.cache.begin([16]) for each in (model, plain)]  # 7 * 16 + 1 is 16, in a table of 97 rows
+    for number, token in enumerate([16, *range(3, 23)]):
+        for session in sessions if number else ():
+            session.append(token)
+        step, other = (session.decode() for session in sessions)
+        wanted = bits(plain.launch(other, plain.ids(other)))
+        before = device.memory()["launches"]
+        assert bits(model(step)) == wanted
+        assert number < 2 or device.memory()["launches"] == before + 1, model.graphs.stats
+        assert number > 0 or "like others" in model.graphs.stats["reason"]
+    assert model.graphs.stats["refusals"] == 1 and model.graphs.stats["replays"] == 19
+    model.ids = lambda step: [step.tokens + 1]
+    sessions[0].append(9)
+    step = sessions[0].decode()
+    with pytest.raises(kv.errors.ArgumentError, match="further inputs: got others than recorded, allowed 2"):
+        model(step)
+    assert not step.complete
+    with pytest.raises(kv.errors.ArgumentTypeError, match="further"):
+        model.graphs.compute(step, never, [object()])
+    with pytest.raises(kv.errors.ArgumentTypeError, match="further"):
+        model.graphs.compute(step, never, 3)
+    model.ids = lambda step: [np.int32([VOCAB]), step.tokens]  # behind the table
+    assert np.isnan(np.asarray(model(step))).all() and step.complete
 
 
 def test_models_whose_steps_cannot_be_replayed_compute_as_ever() -> None:

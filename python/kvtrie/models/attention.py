@@ -30,9 +30,9 @@ class Temperature(NamedTuple):
     first: int = 1
 
     def factors(self, positions: Array) -> Array:
-        """Of each of ``positions`` [rows], in float64."""
+        """Of each of ``positions`` [rows]: float32 [rows, 1], computed in float64."""
         places = positions.astype(np.float64) + self.first
-        factors: Array = 1 + self.scale * np.log1p(np.floor(places / self.every))
+        factors: Array = (1 + self.scale * np.log1p(np.floor(places / self.every))).astype(np.float32)[:, None]
         return factors
 
 
@@ -191,7 +191,7 @@ class SteppedAttention:
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         c, rows = self.config, h.shape[0]
-        q = self._tuned(self.q(h), step).reshape(rows, c.num_attention_heads, c.head_dim)
+        q = self._tuned(self.q(h), positions).reshape(rows, c.num_attention_heads, c.head_dim)
         k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         q, k = self._placed(q, self.q_norm, positions), self._placed(k, self.k_norm, positions)
@@ -213,9 +213,8 @@ class SteppedAttention:
             heads = ops.rms_norm(heads, norm, eps, self.norm_offset)
         return heads if self.ones is None else ops.rms_norm(heads, self.ones, eps)
 
-    def _tuned(self, q: Tensor, step: StepLike) -> Tensor:
+    def _tuned(self, q: Tensor, positions: Positions) -> Tensor:
         """q [rows, heads * head_dim] with the plan's temperature."""
         if self.temperature is None:
             return q
-        factors = self.temperature.factors(np.asarray(step.positions))
-        return ops.scale_rows(q, factors.astype(np.float32)[:, None]).reshape(*q.shape)
+        return ops.scale_rows(q, positions.factors(self.temperature)).reshape(*q.shape)

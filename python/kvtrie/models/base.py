@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OWN_CAPACITY = 8192  # tokens, of the model's own cache
-
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 
 
@@ -95,10 +94,10 @@ class Model(WithHead):
         self.device = device
         self.dtype = dtype
         self.precision = precision
-        self._stored = {name: sources[name].stored for name in self.tensor_shapes(config)}
+        own = {name: sources[name] for name in self.tensor_shapes(config)}
+        self._stored = {name: source.stored for name, source in own.items()}
         self._helper: Helper | None = helper_for(self, "float16")  # what compiles beside this process and behind it
-        names = self.tensor_shapes(config)
-        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress, precision)
+        weights = WeightTable(own, device, dtype, progress, precision)
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
         self._cache_lock = make_lock()
@@ -115,8 +114,7 @@ class Model(WithHead):
         self._head = weights.tied(self._embedding) if config.tie_word_embeddings else weights.linear("lm_head")
         self.account, self.mtp, self.replays = {}, None, True
         self.build_rest(weights)
-        self.nbytes = weights.nbytes
-        self._packs = weights.packs
+        self.nbytes, self._packs = weights.nbytes, weights.packs
         self.kept, self.losses = weights.kept, weights.losses
         self.graphs, self._hidden_graphs = StepGraphs(), StepGraphs()  # of logits, of logits with hidden states
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
@@ -221,31 +219,34 @@ class Model(WithHead):
         if hidden:
             return self._with_hidden(step, tokens, wanted, replayed)
         if replayed:
-            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, wanted))
+            further = self.further_inputs(step, tokens)
+            return self.graphs.compute(cast(Step, step), lambda: self._launch(step, tokens, wanted), further)
         logits = self._launch(step, tokens, wanted)
         if helper is not None:
             helper.go_on()
         return logits
+
+    def further_inputs(self, step: StepLike, tokens: Array) -> list[Array]:  # noqa: ARG002 (families look at them)
+        """What else the host computes for a step and operations read, see ``StepGraphs.compute``."""
+        return []
 
     def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
         return self.finish(self._head(self.through(range(len(self._layers)), step, tokens, rows), norm=self._norm))
 
-    def _hidden(self, step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
-        """[rows, hidden], behind the last norm."""
-        x = self.through(range(len(self._layers)), step, tokens, rows)
-        return x if self._norm is None else self._norm(x)
-
     def _with_hidden(self, step: StepLike, tokens: Array, rows: Rows, replayed: bool) -> tuple[Tensor, Tensor]:
         """Logits of ``rows`` and hidden states of all; a recorded step gives one tensor, so both beside each other."""
         if replayed:
             both = self._hidden_graphs.compute(
-                cast(Step, step), lambda: ops.concat(list(self._with_hidden(step, tokens, rows, False)), axis=1)
+                cast(Step, step),
+                lambda: ops.concat(list(self._with_hidden(step, tokens, rows, False)), axis=1),
+                self.further_inputs(step, tokens),
             )
             logits, hidden = ops.split(both, [self.config.vocab_size, self.config.hidden_size])
             return logits, hidden
-        hidden = self._hidden(step, tokens, None)
+        hidden = self.through(range(len(self._layers)), step, tokens, None)
+        hidden = hidden if self._norm is None else self._norm(hidden)
         return self.finish(self._head(rows.take(hidden))), hidden
 
     def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:

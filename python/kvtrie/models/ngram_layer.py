@@ -88,10 +88,14 @@ class NgramLayer:
         self._taps: Tensor = weights.vector(f"{own}.conv1d.weight", lambda taps: _apart(taps[:, 0, :], plan))
         self._sum: Matrix = weights.pack(weights.constant(np.ones((1, hidden))))
 
-    def __call__(self, step: StepLike, x: Tensor, context: Array) -> Tensor:
-        """x [rows, streams * hidden] with what its n-grams add; ``context``: as ``ngrams.with_context`` has it."""
+    def ids(self, context: Array) -> Array:
+        """Rows of its table, int32 [rows * heads]; ``context``: as ``ngrams.with_context`` has it."""
+        return self._ngrams.ids(context).reshape(-1)
+
+    def __call__(self, step: StepLike, x: Tensor, ids: Array) -> Tensor:
+        """x [rows, streams * hidden] with what its n-grams add; ``ids``: those of :meth:`ids`."""
         rows = x.shape[0]
-        e = ops.embedding(self._table, self._ngrams.ids(context).reshape(-1)).reshape(rows, -1)
+        e = ops.embedding(self._table, ids).reshape(rows, -1)
         products = ops.mul(self._norms["key"](self._key(e)), self._norms["query"](x))
         dots = ops.matmul(products.reshape(rows * self._streams, self._hidden), self._sum)
         gates = ops.sigmoid(ops.signed_root(ops.clamp(dots, scale=self._hidden**-0.5))).reshape(rows, self._streams)

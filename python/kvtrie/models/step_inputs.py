@@ -104,6 +104,12 @@ class StepLike(Protocol):
     ) -> Tensor: ...
 
 
+class HasFactors(Protocol):
+    """Hashable: a number for each position (attention.py)."""
+
+    def factors(self, positions: Array) -> Array: ...
+
+
 def checked_tokens(step: StepLike, config: ModelConfig) -> Array:
     """The token ids of a step, int32 [rows], and whether its positions are ones that the model can compute."""
     _check_positions(step, config)
@@ -208,6 +214,13 @@ class Positions:
         self._step = step
         self._device = device
         self._tensor: Tensor | None = None
+        self._factors: dict[HasFactors, Tensor] = {}
+
+    def factors(self, of: HasFactors) -> Tensor:
+        """Those ``of`` the positions, on the device: made and uploaded once for all layers that have an equal one."""
+        if of not in self._factors:
+            self._factors[of] = tensor(of.factors(np.asarray(self._step.positions)), device=self._device)
+        return self._factors[of]
 
     @property
     def tensor(self) -> Tensor:

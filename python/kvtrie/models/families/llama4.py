@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import FormatError
 from ..attention import AttentionPlan, Temperature
 from ..attention_group import AttentionGroup
@@ -32,8 +34,9 @@ from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
 from ..rope_config import read_rope, whole_heads
 from ..settings import Settings, read, refused
+from ..step_inputs import StepLike
 from ..stored import IMAGES
-from ..weights import WeightSource
+from ..weights import Array, WeightSource
 
 FULL, CHUNKED = "full_attention", "chunked_attention"
 _MOST = 2**31 - 1
@@ -81,6 +84,11 @@ class Llama4Config(ModelConfig):
     num_experts_per_tok: int = 0
     intermediate_size_mlp: int = 0
 
+    @property
+    def tuned(self) -> Temperature | None:
+        """Of the layers that do not rotate."""
+        return None if self.temperature is None else Temperature(*self.temperature)
+
 
 class Llama4(Model):
     family = "llama4_text"
@@ -107,11 +115,15 @@ class Llama4(Model):
     def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
         assert isinstance(config, Llama4Config)
         rotates, bias = index in config.rope_layers, config.attention_bias
-        tuned = None if rotates or config.temperature is None else Temperature(*config.temperature)
+        tuned = None if rotates else config.tuned
         mixer = AttentionPlan(bias, bias, unit=rotates and config.use_qk_norm, temperature=tuned)
         if index in config.expert_layers:
             return LayerPlan(mixer, _experts(config))
         return LayerPlan(mixer, MlpPlan(config.intermediate_size_mlp, prefix="feed_forward"))
+
+    def further_inputs(self, step: StepLike, tokens: Array) -> list[Array]:  # noqa: ARG002 (others look at them)
+        tuned = self.config.tuned if len(self.config.rope_layers) < self.config.num_hidden_layers else None
+        return [] if tuned is None else [tuned.factors(np.asarray(step.positions))]
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:

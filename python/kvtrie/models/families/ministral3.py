@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import numpy as np
+
 from ...errors import FormatError
 from ..attention import AttentionPlan, Temperature
 from ..causal import CausalConfig, one_window
@@ -18,6 +20,8 @@ from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
 from ..rope_config import ORIGINAL, RopeFields
 from ..settings import Settings, read
+from ..step_inputs import StepLike
+from ..weights import Array
 from .mistral import GGUF_SETTINGS, Mistral, mistral3_from_gguf
 
 if TYPE_CHECKING:
@@ -98,9 +102,15 @@ class Ministral3(Mistral):
 
     @classmethod
     def attention(cls, config: CausalConfig, index: int) -> AttentionPlan:  # noqa: ARG003 (all are alike)
-        assert config.rope_scaling is not None
-        every = cast(int, config.rope_scaling[ORIGINAL])
-        return AttentionPlan(temperature=Temperature(config.growth, every, first=0))
+        return AttentionPlan(temperature=_temperature(config))
+
+    def further_inputs(self, step: StepLike, tokens: Array) -> list[Array]:  # noqa: ARG002 (others look at them)
+        return [_temperature(self.config).factors(np.asarray(step.positions))]
+
+
+def _temperature(config: CausalConfig) -> Temperature:
+    assert config.rope_scaling is not None
+    return Temperature(config.growth, cast(int, config.rope_scaling[ORIGINAL]), first=0)
 
 
 def _chosen(raw: Raw) -> str:

@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ... import ops
 from ..._core import Tensor
 from ...errors import FormatError
@@ -193,17 +191,23 @@ class Qwen4Exp(Qwen35Moe):
             layer: NgramLayer(c.ngrams, c.hyper, c.ngrams.ngrams.table(layer, c.vocab_size), layer, weights, c)
             for layer in c.ngrams.ngrams.layers
         }
-        self.replays = not self._lookups  # the host alone knows which n-grams a step looks up
+
+    def further_inputs(self, step: StepLike, tokens: Array) -> list[Array]:
+        """Of each layer with n-grams, the rows that its tokens look up."""
+        if not self._lookups:
+            return []
+        own = self.config.ngrams.ngrams
+        context = with_context(step, tokens, own.size, own.end)
+        return [layer.ids(context) for layer in self._lookups.values()]
 
     def through(self, layers: Sequence[int], step: StepLike, tokens: Array, rows: Rows | None) -> Tensor:
         """See ``Model.through``; the streams are mixed into one row at the end."""
         positions, last = Positions(step, self.device), len(self._layers) - 1
         x = ops.concat([self.embed(tokens)] * self.config.hyper.streams, axis=1)
-        own = self.config.ngrams.ngrams
-        context = with_context(step, tokens, own.size, own.end) if self._lookups else np.zeros((0, 0), np.int64)
+        ids = dict(zip(self._lookups, self.further_inputs(step, tokens)))
         for index in layers:
             if index in self._lookups:
-                x = self._lookups[index](step, x, context)
+                x = self._lookups[index](step, x, ids[index])
             x = self._layer(index, step, x, positions, rows if index == last else None)
         return self._last.mixed(x)[0]
 
