@@ -386,6 +386,12 @@ GGUF: dict[str, Form] = {
     "granitemoe": Form("granitemoe", "granitemoe", {}, lambda c: {**scales(c), **experts_alone(c)}),
     "olmo2": Form("olmo2", "olmo2", {}, _none),
     "exaone4": Form("exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}, _none),
+    "exaone4-windows": Form(  # which files have that are as deep as the greatest published one
+        "exaone4",
+        "exaone4",
+        {"sliding_window": 7, "sliding_window_pattern": 4, "layer_types": None, "num_hidden_layers": 64},
+        lambda c: {"attention__sliding_window": c.sliding_window},
+    ),
     "glm4": Form("glm4", "glm4", {"attention_bias": True}, _none),
     "seed_oss": Form("seed_oss", "seed_oss", {"attention_bias": True}, _none),
     "hunyuan-dense": Form("hunyuan_v1_dense", "hunyuan-dense", {}, _none),

@@ -29,6 +29,7 @@ MODEL_TYPES = {
 }
 HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")
 SPARSE = ("qwen3next", "qwen35moe", "gpt-oss")
+DIVIDED = ("llama", "mistral3", "exaone4")  # rope_freqs.weight divides their frequencies
 
 # Keys of the architecture that :func:`meaning` takes into account.
 TAKEN = {
@@ -85,10 +86,7 @@ HARMLESS = {
     "vision.*": "of images, which take tensors",
     "expert_group_scale": "of groups of experts, which must be absent",
 }
-HARMLESS_WITHOUT_EXPERTS = {
-    **dict.fromkeys(("expert*", "moe_*"), "of experts, whose number must be 0"),
-    **dict.fromkeys(("interleave_moe_layer_step", "leading_dense_block_count"), "of experts, whose number must be 0"),
-}
+OF_EXPERTS = ("expert*", "moe_*", "interleave_moe_layer_step", "leading_dense_block_count")  # whose number must be 0
 # Outside of the architecture's own keys; what stands for a vocabulary is tried by the tests of tokenizers.
 HARMLESS_ANYWHERE = {
     "general.*": "says where the file comes from, how tokens may be drawn or how it was rounded",
@@ -128,8 +126,8 @@ def meaning(architecture: str, values: Mapping[str, Any], arrays: Mapping[str, A
     if not all(_may_be(key, each, architecture, own=False) for key, each in others.items()):
         return None
     try:
-        return _File(architecture, own, arrays).config()
-    except (_Refused, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return File(architecture, own, arrays).config()
+    except (Refused, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
 
 
@@ -140,7 +138,12 @@ def _is_own(architecture: str, key: str) -> bool:
 def _may_be(key: str, value: Any, architecture: str, *, own: bool) -> bool:
     if own and (key in TAKEN or key in OWN.get(architecture, ())):
         return True
-    if own and architecture not in SPARSE and _is_of_experts(key):
+    return means_nothing(key, value, own=own, experts=architecture in SPARSE)
+
+
+def means_nothing(key: str, value: Any, *, own: bool, experts: bool) -> bool:
+    """``own``: of the architecture, without its name. ``experts``: whether it has any."""
+    if own and not experts and _is_of_experts(key):
         return True
     if key in OFF:
         return _is_any(value, OFF[key]) or (key.endswith("_count") and _is_any(value, (0.0, False)))
@@ -153,7 +156,7 @@ def _may_be(key: str, value: Any, architecture: str, *, own: bool) -> bool:
 def _is_of_experts(key: str) -> bool:
     """But for how many there are, and how many groups of them."""
     counts = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
-    return key not in counts and any(fnmatchcase(key, pattern) for pattern in HARMLESS_WITHOUT_EXPERTS)
+    return key not in counts and any(fnmatchcase(key, pattern) for pattern in OF_EXPERTS)
 
 
 def _is_any(value: Any, allowed: tuple[Any, ...]) -> bool:
@@ -162,11 +165,11 @@ def _is_any(value: Any, allowed: tuple[Any, ...]) -> bool:
     )
 
 
-class _Refused(Exception):
+class Refused(Exception):
     pass
 
 
-class _File:
+class File:
     """Reads one file's own keys."""
 
     def __init__(self, architecture: str, own: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -181,7 +184,7 @@ class _File:
         self.equal("attention.value_length", size)
         self.equal("vocab_size", rows)
         if self.whole("embedding_length_out", 0) not in (0, hidden):
-            raise _Refused
+            raise Refused
         raw = {
             "model_type": MODEL_TYPES[self.architecture],
             "vocab_size": rows,
@@ -206,7 +209,7 @@ class _File:
         elif self.architecture == "phi3" and 2 <= rotated <= size and rotated % 2 == 0:
             raw["partial_rotary_factor"] = rotated / size
         elif rotated != size:
-            raise _Refused
+            raise Refused
         if self.architecture == "gemma3":
             scale = hidden // heads if layers == 62 else size
             raw |= {**self.gemma(layers, size), "query_pre_attn_scalar": scale}
@@ -217,7 +220,7 @@ class _File:
         if self.architecture == "gpt-oss":
             raw |= self.gpt_oss(layers, size, raw["rope_theta"])
         if not math.isclose(self.real("attention.scale", 0.0) or scale**-0.5, scale**-0.5, rel_tol=1e-6):
-            raise _Refused
+            raise Refused
         scaling = self.scaling(rotated, raw["rope_theta"], raw["max_position_embeddings"])
         if self.architecture == "gpt-oss" and scaling is None:  # else its configuration would be yarn
             raw["rope_parameters"] = {"rope_type": "default"}
@@ -228,7 +231,7 @@ class _File:
     def value(self, key: str, default: Any) -> Any:
         found = self.own.get(key, default)
         if found is None:
-            raise _Refused
+            raise Refused
         return found
 
     def whole(self, key: str, default: int | None = None) -> int:
@@ -236,16 +239,16 @@ class _File:
         found = self.value(key, default)
         if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and key in PER_BLOCK:
             if len(found) != self.own["block_count"] or len(set(found.tolist())) > 1:
-                raise _Refused
+                raise Refused
             found = int(found[0])
         if type(found) is not int or found < 0:
-            raise _Refused
+            raise Refused
         return found
 
     def real(self, key: str, default: float | None = None) -> float:
         found = self.value(key, default)
         if type(found) not in (int, float) or not math.isfinite(found):
-            raise _Refused
+            raise Refused
         return float(found)
 
     def theta(self, key: str, other: str) -> float:
@@ -253,12 +256,12 @@ class _File:
         other = other if self.architecture == "gemma3" else key
         found = [self.real(each, 0.0) for each in (key, other) if each in self.own]
         if len(set(found)) > 1:
-            raise _Refused
+            raise Refused
         return found[0] if found else 10000.0
 
     def equal(self, key: str, wanted: int) -> None:
         if self.whole(key, wanted) != wanted:
-            raise _Refused
+            raise Refused
 
     # -- layers --------------------------------------------------------------------------------------------------------
 
@@ -267,11 +270,11 @@ class _File:
         total, further = self.whole("block_count"), self.whole("nextn_predict_layers", 0)
         stored = {int(name.split(".")[1]) for name in self.arrays if name.startswith("blk.")}
         if stored != set(range(total)) or further >= total:
-            raise _Refused
+            raise Refused
         if further and self.architecture not in HYBRIDS:
-            raise _Refused
+            raise Refused
         if not all(f"blk.{block}.nextn.eh_proj.weight" in self.arrays for block in range(total - further, total)):
-            raise _Refused
+            raise Refused
         return total - further
 
     def hybrid(self, layers: int, rotated: int) -> dict[str, Any]:
@@ -282,10 +285,10 @@ class _File:
         if given is not None:
             whole = isinstance(given, np.ndarray) and given.dtype.kind in "biu"
             if not whole or len(given) != self.whole("block_count"):
-                raise _Refused
+                raise Refused
             recurrent = [bool(each) for each in given[:layers]]
         if inner % values or values % self.whole("ssm.group_count"):
-            raise _Refused
+            raise Refused
         self.sections(rotated)
         return {
             "layer_types": ["linear_attention" if each else "full_attention" for each in recurrent],
@@ -303,14 +306,14 @@ class _File:
         if given is None or self.architecture == "qwen3next":
             return
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or len(given) != 4:
-            raise _Refused
+            raise Refused
         sections = [int(each) for each in given]
         if min(sections) < 0 or sum(sections) == 0:
-            raise _Refused
+            raise Refused
         for pair in range(rotated // 2):
             place = pair % sum(sections)
             if not place < 3 * sections[place % 3]:
-                raise _Refused
+                raise Refused
 
     def experts(self, layers: int) -> dict[str, Any]:
         dense = [layer for layer in range(layers) if f"blk.{layer}.ffn_gate.weight" in self.arrays]
@@ -318,7 +321,7 @@ class _File:
         self.equal("expert_count", count)
         used = self.whole("expert_used_count")
         if not 1 <= used <= count:
-            raise _Refused
+            raise Refused
         return {
             "mlp_only_layers": dense,
             "num_experts": count,
@@ -336,7 +339,7 @@ class _File:
         count, used = len(self.arrays["blk.0.ffn_gate_inp.weight"]), self.whole("expert_used_count")
         self.equal("expert_count", count)
         if window < 1 or local != theta or not 1 <= used <= count:
-            raise _Refused
+            raise Refused
         return {
             "layer_types": ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)],
             "sliding_window": window,
@@ -352,7 +355,7 @@ class _File:
         pattern = self.own.get("attention.sliding_window_pattern", 6)
         if isinstance(pattern, np.ndarray):
             if len(pattern) != layers or pattern.dtype.kind not in "biu":
-                raise _Refused
+                raise Refused
             slides = [bool(each) for each in pattern]
         else:
             every = self.whole("attention.sliding_window_pattern", 6)
@@ -361,7 +364,7 @@ class _File:
             slides = [False] * layers
         local = self.theta("rope.freq_base_swa", "rope.local.freq_base")
         if cap < 0 or local <= 0:
-            raise _Refused
+            raise Refused
         return {
             "hidden_activation": "gelu_pytorch_tanh",
             "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
@@ -376,21 +379,21 @@ class _File:
         """ggml's rotation: position * theta^(-2i/n) / factor of the tensor, of which a part is divided again."""
         kind = self.value("rope.scaling.type", "linear")
         if kind not in ("none", "linear", "yarn") or theta <= 0:
-            raise _Refused
+            raise Refused
         factor = self.factor() if kind != "none" else 1.0
         if self.architecture == "phi3" and (kind == "yarn" or factor != 1):
-            raise _Refused
+            raise Refused
         mixed = self.real("rope.scaling.yarn_ext_factor", -1.0)
         mixed = mixed if mixed >= 0 else float(kind == "yarn")
         if mixed != float(kind == "yarn") or self.real("rope.scaling.attn_factor", 1.0) != 1.0:
-            raise _Refused
+            raise Refused
         attention = 1.0 + 0.1 * math.log(factor) if kind == "yarn" and factor > 1 else 1.0
         if self.architecture == "mistral3":
             attention /= self.temperature(kind, factor)
         # Ignored, or in place of what attention is multiplied by, or times that: the file may mean any of the three.
         stated = self.real("rope.scaling.yarn_attn_factor", attention)
         if not math.isclose(stated, attention, rel_tol=1e-6):
-            raise _Refused
+            raise Refused
         divided = self.divisors(rotated)
         keep = self.kept(rotated, theta, context) if kind == "yarn" else np.zeros(rotated // 2)
         factors = divided / ((1 - keep) / factor + keep)
@@ -408,22 +411,22 @@ class _File:
         """What attention is divided by: of a mscale_all_dim beside an mscale of 1."""
         share = self.real("rope.scaling.yarn_log_multiplier", 0.0)
         if share < 0 or (share and kind == "yarn" and "rope.scaling.yarn_attn_factor" in self.own):
-            raise _Refused
+            raise Refused
         return 1.0 + 0.1 * share * math.log(factor) if kind == "yarn" and factor > 1 else 1.0
 
     def factor(self) -> float:
         new, old = self.own.get("rope.scaling.factor"), self.own.get("rope.scale_linear")
         found = self.real("rope.scaling.factor" if new is not None else "rope.scale_linear", 0.0)
         if found < 0 or (new is not None and old is not None and new != old):
-            raise _Refused
+            raise Refused
         return found or 1.0
 
     def divisors(self, rotated: int) -> Any:
         found = self.arrays.get("rope_freqs.weight")
         if found is None:
             return np.ones(rotated // 2)
-        if self.architecture not in ("llama", "mistral3") or found.shape != (rotated // 2,) or not (found > 0).all():
-            raise _Refused
+        if self.architecture not in DIVIDED or found.shape != (rotated // 2,) or not (found > 0).all():
+            raise Refused
         return found.astype(np.float64)
 
     def kept(self, rotated: int, theta: float, context: int) -> Any:
@@ -434,7 +437,7 @@ class _File:
         )
 
         if theta <= 1:
-            raise _Refused
+            raise Refused
 
         def pair_that_turns(times: float) -> float:
             return rotated * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
@@ -442,5 +445,5 @@ class _File:
         low = max(0, math.floor(pair_that_turns(fast)))
         high = min(rotated - 1, math.ceil(pair_that_turns(slow)))
         if high < low:  # transformers scales other frequencies then
-            raise _Refused
+            raise Refused
         return 1 - np.clip((np.arange(rotated // 2) - low) / max(0.001, high - low), 0, 1)

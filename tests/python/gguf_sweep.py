@@ -20,44 +20,29 @@ import sys
 import tempfile
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 
-import config_sweep
-import gguf_models
 import kvtrie as kv
 from bounds import LOGITS_OF_KINDS, difference
-from checkpoint_variants import GGUF
-from gguf_files import GOLDENS, Kind, checkpoint, rewrite, write
 from gguf_oracle import meaning
+from gguf_oracle_forms import FORMS as FORMS_OF_CHECKPOINTS
+from gguf_oracle_forms import Given, meaning_of_form
+from gguf_sweep_files import BASES, FORMS, TOKENS, Typed, architecture_of, base, save
+from kvtrie.models.gguf import ARCHITECTURES
+from kvtrie.models.gguf.keys import Keys
 from kvtrie.models.gguf.reader import read_gguf
 from kvtrie.models.gguf_settings import GENERAL, architecture_settings, file_settings
 from kvtrie.models.settings import setting_of
 from test_models import all_logits
 
 Type = gguf.GGUFValueType
-TOKENS = np.load(GOLDENS / "tokens.npy")
 OUTCOMES = ("equal", "neutral", "refused", "contradicts", "wrong")
 
-# The checkpoint that stands for each architecture, and what of its configuration a file cannot say.
-BASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama-gqa-tied", {}),
-    "qwen2": ("qwen2-tied-sharded", {}),
-    "qwen3": ("qwen3-norms", {}),
-    "gemma3": ("gemma3-window-softcap", {"query_pre_attn_scalar": 12}),
-    "qwen3next": ("qwen3-next-experts", {}),
-    "qwen35": ("qwen3-5-dense", {}),
-    "qwen35moe": ("qwen3-5-experts", {}),
-}
-# The same of architectures for which a checkpoint is made; what a file cannot say is what families take for granted.
-FORMS = {
-    name: GGUF[name]._replace(changes={**GGUF[name].changes, "vocab_size": 128})
-    for name in ("gpt-oss", "mistral3", "phi3")
-}
 # Keys that llama.cpp has and this version of the gguf package does not.
 LLAMA_CPP = (
     *("rope.scale_linear", "rope.scaling.alpha", "attention.recurrent_layers", "attention.rope_pattern"),
@@ -78,11 +63,9 @@ LEFT_OUT = {
     "general.alignment": "where tensors begin is tried in test_gguf_damage.py: another value moves them",
 }
 
-Typed = tuple[Any, Any, Any]  # a value, its type, and of a list the type of its entries
-
 
 class Case(NamedTuple):
-    architecture: str
+    name: str  # of BASES or FORMS
     changes: dict[str, Typed | None]  # by key; None: the key is not there
     factors: bool = False  # whether the file has rope_freqs.weight
 
@@ -91,59 +74,15 @@ class Case(NamedTuple):
         return f"{said}{' beside rope_freqs.weight' if self.factors else ''}"
 
 
-class Base(NamedTuple):
-    """A file that is changed. ``logits``: of :data:`TOKENS`. ``weights``: by the names of a checkpoint."""
-
-    values: dict[str, Typed]
-    arrays: dict[str, Any]
-    weights: dict[str, Any]
-    config: Any
-    logits: Any
-
-
-@functools.cache
-def base(architecture: str) -> Base:
-    values: dict[str, Typed] = {}
-    arrays: dict[str, Any] = {}
-
-    def take(found: Mapping[str, tuple[Any, Any]], tensors: Mapping[str, tuple[Any, Any]]) -> None:
-        for key, (types, value) in found.items():
-            values[key] = (value, types[0], types[1] if len(types) > 1 else None)
-        arrays.update({key: array for key, (array, _) in tensors.items()})
-
-    with tempfile.TemporaryDirectory() as folder:
-        weights, path = _written_base(architecture, Path(folder))
-        rewrite(path, take)
-        parts = kv.models.gguf.read(path)
-        model = kv.models.load(path, dtype="float32")
-    return Base(values, arrays, weights, parts.config, all_logits(model, TOKENS, len(TOKENS)))
-
-
-def _written_base(architecture: str, folder: Path) -> tuple[dict[str, Any], Path]:
-    """Weights by the names of a checkpoint, and a file of them."""
-    path = folder / "base.gguf"
-    if architecture in BASES:
-        name, changes = BASES[architecture]
-        config, weights = checkpoint(name, **changes)
-        return weights, write(config, weights, path)
-    form = FORMS[architecture]
-    case = config_sweep.Case(form.family, form.changes)
-    config_sweep.save(config_sweep.build(case), case.file(), folder)
-    family = kv.models._FAMILIES[form.family]
-    config = family.parse_config(case.file())
-    sources = family.adapt(config, kv.models.weights.open_folder(folder))
-    shapes = family.tensor_shapes(config)
-    weights = {name: kv.models.weights.to_float32(sources[name].read(), sources[name].dtype) for name in shapes}
-    return weights, gguf_models.write(form.architecture, config, weights, path, **form.keys(config))
-
-
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
-def keys_of(architecture: str) -> list[str]:
+def keys_of(name: str) -> list[str]:
     """What the gguf package, llama.cpp and our lists name, under its full name, without what is left out."""
+    architecture = architecture_of(name)
     written = [*_constants(gguf.constants.Keys), *GENERAL, *(f"{{arch}}.{key}" for key in LLAMA_CPP)]
-    written += [f"{{arch}}{key}" for key in architecture_settings(_form(architecture))]
+    form = ARCHITECTURES.get(name, ARCHITECTURES[architecture])[1]
+    written += [f"{{arch}}{key}" for key in architecture_settings(form)]
     full = (_filled(key, architecture) for key in written)
     return sorted({key for key in full if key not in LEFT_OUT and not key.startswith("tokenizer.")})
 
@@ -160,10 +99,6 @@ def _filled(key: str, architecture: str) -> str:
     for name, value in (("{arch}", architecture), ("{id}", "0"), ("{name}", "other"), ("{dense}", "dense_2")):
         key = key.replace(name, value)
     return key.replace("*", "x")
-
-
-def _form(architecture: str) -> Any:
-    return kv.models.gguf.ARCHITECTURES[architecture][1]
 
 
 def plausible(key: str, given: Typed | None, layers: int) -> list[Typed | None]:
@@ -210,19 +145,23 @@ _BESIDE: dict[str, tuple[Typed | None, ...]] = {
 }
 
 
-def cases(architecture: str) -> Iterator[Case]:
-    """All of one architecture, always in the same order."""
-    values, layers = base(architecture).values, base(architecture).config.num_hidden_layers
-    for key in keys_of(architecture):
+def cases(name: str) -> Iterator[Case]:
+    """All of one file, always in the same order: of each key alone, then of those of frequencies."""
+    values, layers = base(name).values, base(name).config.num_hidden_layers
+    for key in keys_of(name):
         for value in plausible(key, values.get(key), layers):
-            yield Case(architecture, {key: value})
+            yield Case(name, {key: value})
+    yield from _rope_cases(name)
+
+
+def _rope_cases(name: str) -> Iterator[Case]:
     beside = [{}, *({key: value} for key, each in _BESIDE.items() for value in each)]
     for chosen in itertools.product(*_ROPE.values()):
         rope = {key: value for key, value in zip(_ROPE, chosen) if value is not None}
         for more in beside:
-            changes = {f"{architecture}.{key}": value for key, value in {**rope, **more}.items()}
+            changes = {f"{architecture_of(name)}.{key}": value for key, value in {**rope, **more}.items()}
             for factors in (False, True):
-                yield Case(architecture, changes, factors)
+                yield Case(name, changes, factors)
 
 
 # ---- what becomes of them --------------------------------------------------------------------------------------------
@@ -271,10 +210,11 @@ def recorded() -> Iterator[list[Recording]]:
         module.read_gguf = before
 
 
-def check_record(architecture: str, values: Recording) -> None:
+def check_record(path: Path, values: Recording) -> None:
     """Every key that a list calls "read" was asked for, and no other."""
-    name = architecture.partition("/")[0]
-    settings, asked = file_settings(name, _form(architecture), "none", False), set(values.asked)
+    asked = set(values.asked)
+    keys = Keys(type(read_gguf(path))(path, dict(values), {}))
+    settings = file_settings(keys.architecture, kv.models.gguf._form(keys)[1], "none", False)
     for key in dict(values).keys() - BY_THE_READER:
         setting = setting_of(key, settings)
         called = setting is not None and setting.fate == "read"
@@ -283,34 +223,20 @@ def check_record(architecture: str, values: Recording) -> None:
 
 def written(case: Case, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Writes the file; its values as a reader has them, and its arrays."""
-    found = base(case.architecture)
+    found = base(case.name)
     values: dict[str, Typed | None] = {**found.values, **case.changes}
     arrays = dict(found.arrays)
     if case.factors:
         size = found.config.head_dim if not hasattr(found.config, "rotary_dims") else found.config.rotary_dims
         arrays["rope_freqs.weight"] = np.linspace(1, 3, size // 2).astype(np.float32)
-    save(case.architecture, values, arrays, path)
+    save(architecture_of(case.name), values, arrays, path)
     return dict(read_gguf(path).values), arrays
-
-
-def save(architecture: str, values: Mapping[str, Typed | None], arrays: Mapping[str, Any], path: Path) -> Path:
-    writer = gguf.GGUFWriter(path, architecture)
-    for key, typed in values.items():
-        if typed is not None:
-            writer.add_key_value(key, *typed[:2], sub_type=typed[2])
-    for name, array in arrays.items():
-        writer.add_tensor(name, array, raw_dtype=Kind.F32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def judge(case: Case, path: Path) -> tuple[str, str]:
     """One of :data:`OUTCOMES`, and what was said of it."""
     values, arrays = written(case, path)
-    wanted = _model_of(meaning(case.architecture, values, arrays), case.architecture)
+    wanted = _model_of(_meaning(case.name, values, arrays), case.name)
     with recorded() as records, warnings.catch_warnings():
         warnings.simplefilter("error", kv.errors.IgnoredWarning)
         try:
@@ -319,14 +245,18 @@ def judge(case: Case, path: Path) -> tuple[str, str]:
             return _refusal(case, str(error))
         except kv.errors.IgnoredWarning as warning:
             return "wrong", f"a key that no list names: {warning}"
-        check_record(case.architecture, records[0])
-    if wanted is None:
-        return "wrong", "must be refused, but loads"
-    own = base(case.architecture)
+        check_record(path, records[0])
+    own = base(case.name)
     if parts.config == own.config and not case.factors:
         got, outcome = own.logits, "neutral"
     else:
-        got, outcome = all_logits(kv.models.load(path, dtype="float32"), TOKENS, len(TOKENS)), "equal"
+        outcome = "equal"
+        try:
+            got = all_logits(kv.models.load(path, dtype="float32"), TOKENS, len(TOKENS))
+        except kv.errors.NotSupportedError as error:  # the text is too long for the model that this is
+            return ("wrong" if wanted is not None else "refused"), str(error)
+    if wanted is None:
+        return "wrong", "must be refused, but loads"
     off = difference(got, wanted)
     return (outcome, "") if off <= LOGITS_OF_KINDS.value else ("wrong", f"logits are off by {off:.2g}")
 
@@ -335,62 +265,90 @@ def _refusal(case: Case, message: str) -> tuple[str, str]:
     """By one of the keys, or by another key or a tensor that says otherwise."""
     if any(key in message for key in case.changes) or (case.factors and "rope_freqs.weight" in message):
         return "refused", message
-    others = [*base(case.architecture).values, "blk.", "token_embd.weight", "output.weight"]
+    others = [*base(case.name).values, "blk.", "token_embd.weight", "output.weight"]
     named = any(name in message for name in others)
     return ("contradicts", message) if named else ("wrong", f"refused, but not by name: {message}")
 
 
-def _model_of(raw: dict[str, Any] | None, architecture: str) -> Any:
+def _meaning(name: str, values: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any] | None:
+    if name not in FORMS_OF_CHECKPOINTS:
+        return meaning(name, values, arrays)
+    return meaning_of_form(name, architecture_of(name), values, arrays, _given(name))
+
+
+@functools.cache
+def _given(name: str) -> Given:
+    """The file as it was, as a reader has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        values, _ = written(Case(name, {}), Path(folder) / "base.gguf")
+    start = f"{architecture_of(name)}."
+    return Given({key.removeprefix(start): each for key, each in values.items()}, base(name).raw)
+
+
+def _model_of(raw: dict[str, Any] | None, name: str) -> Any:
     """Logits of the model that the oracle's configuration describes, with the same weights; None: there is no model."""
     if raw is None:
         return None
+    text = f"{name} {sorted(raw.items())!r}"
     try:
-        return _logits(architecture, repr(sorted(raw.items())), tuple(raw), tuple(raw.values()))
+        if text not in _MADE:
+            model = kv.models.from_weights(raw, base(name).weights, dtype="float32")
+            _MADE[text] = all_logits(model, TOKENS, len(TOKENS))
     except kv.Error:
         return None
+    return _MADE[text]
 
 
 _MADE: dict[str, Any] = {}
-
-
-def _logits(architecture: str, text: str, keys: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    if text not in _MADE:
-        model = kv.models.from_weights(dict(zip(keys, values)), base(architecture).weights, dtype="float32")
-        _MADE[text] = all_logits(model, TOKENS, len(TOKENS))
-    return _MADE[text]
 
 
 Table = dict[str, Counter[str]]
 
 
 def play(chosen: list[Case], folder: Path) -> tuple[Table, list[str]]:
-    """Outcomes by architecture, and what is wrong."""
+    """Outcomes by file, and what is wrong."""
     table: Table = defaultdict(Counter)
     wrong = []
     for case in chosen:
         outcome, said = judge(case, folder / "case.gguf")
-        table[case.architecture][outcome] += 1
+        table[case.name][outcome] += 1
         if outcome == "wrong":
-            wrong.append(f"{case.architecture} {case}: {said}")
+            wrong.append(f"{case.name} {case}: {said}")
     return table, wrong
 
 
-def sample(seed: int, count: int) -> list[Case]:
-    """``count`` of all cases, by chance."""
-    every = [case for architecture in (*BASES, *FORMS) for case in cases(architecture)]
-    return random.Random(seed).sample(every, min(count, len(every)))
+def names() -> tuple[str, ...]:
+    """Of all files that are changed."""
+    return (*BASES, *FORMS)
+
+
+def sample(seed: int, count: int, chosen: Iterable[str] = ()) -> list[Case]:
+    """``count`` by chance, of each file (``chosen``, or all) as many, and as many of keys alone as of frequencies."""
+    random_ = random.Random(seed)
+    found: list[Case] = []
+    files = [*(chosen or names())]
+    random_.shuffle(files)
+    for place, name in enumerate(files):
+        own = count // len(files) + (place < count % len(files))
+        every = [*cases(name)] if own else []
+        ropes = [case for case in every if len(case.changes) != 1 or case.factors]
+        alone = [case for case in every if len(case.changes) == 1 and not case.factors]
+        found += random_.sample(alone, min(len(alone), own - own // 2))
+        found += random_.sample(ropes, min(len(ropes), own // 2))
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10**9)
+    parser.add_argument("names", nargs="*", help="of BASES and FORMS; all if none is named")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        table, wrong = play(sample(options.seed, options.count), Path(folder))
-    print(f"| architecture | files | {' | '.join(OUTCOMES)} |")
-    for architecture, counts in sorted(table.items()):
-        print(f"| {architecture} | {counts.total()} | {' | '.join(str(counts[each]) for each in OUTCOMES)} |")
+        table, wrong = play(sample(options.seed, options.count, options.names), Path(folder))
+    print(f"| file | cases | {' | '.join(OUTCOMES)} |")
+    for name, counts in sorted(table.items()):
+        print(f"| {name} | {counts.total()} | {' | '.join(str(counts[each]) for each in OUTCOMES)} |")
     print("\n".join(wrong[:60]))
     return 1 if wrong else 0
 

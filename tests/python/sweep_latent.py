@@ -256,7 +256,23 @@ def latent_forms(scored: Callable[[Any], Raw]) -> dict[str, tuple[str, str, Raw,
             {"rope_parameters": yarn},
             lambda c: {**scored(c), **latent_keys(c), "rope__scaling__yarn_beta_fast": 8.0},
         ),
-        "deepseek2-shares": (
+        "deepseek2-kimi": (  # Kimi K2: its experts are in no groups
+            "deepseek_v3",
+            "deepseek2",
+            {"n_group": 1, "topk_group": 1, "rope_parameters": {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}},
+            lambda c: {
+                **{key: value for key, value in scored(c).items() if not key.startswith("expert_group")},
+                **latent_keys(c),
+                "rope__scaling__yarn_beta_fast": 8.0,
+            },
+        ),
+        "deepseek2-lite": (  # its experts are in no groups
+            "deepseek_v2",
+            "deepseek2",
+            {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1},
+            lambda c: {**scored(c), **latent_keys(c), "expert_gating_func": 1},
+        ),
+        "deepseek2/softmax": (
             "deepseek_v2",
             "deepseek2",
             limited,

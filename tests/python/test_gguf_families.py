@@ -134,6 +134,48 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     ),
     "shares of experts": ("kimi-linear", {".expert_gating_func": 1}, {}, "expert_gating_func: got 1, allowed 2"),
     "layers of two kinds": ("kimi-linear", {".attention.head_count_kv": [0, 2, 0]}, {}, "head_count_kv: got"),
+    "a pattern by number, for all layers": (
+        "gemma4",
+        {".attention.sliding_window_pattern": 5},
+        {},
+        "sliding_window_pattern: got 5, allowed a list of 5 numbers",
+    ),
+    "another theta of windows": (
+        "exaone4-windows",
+        {".rope.freq_base_swa": 77.0},
+        {},
+        "rope.freq_base_swa: got 77.0, allowed 500, as rope.freq_base says",
+    ),
+    "rows in another order": (
+        "glm4",
+        {".rope.dimension_sections": [1, 1, 0, 0]},
+        {},
+        "rope.dimension_sections: got 4 entries, allowed 0 as one of the first two",
+    ),
+    "a fourth axis": (
+        "glm4moe",
+        {".rope.dimension_sections": [1, 1, 0, 1]},
+        {},
+        "rope.dimension_sections: got 4 entries, allowed 0 as the fourth",
+    ),
+    "scores of linear scaling": (
+        "deepseek2",
+        {".rope.scaling.factor": 2.0, ".rope.scaling.yarn_log_multiplier": 0.5},
+        {},
+        "rope.scaling.yarn_log_multiplier: got 0.5, allowed 0 with linear scaling",
+    ),
+    "growth by factors": (
+        "mistral3/growth",
+        {".rope.scaling.type": "none", ".rope.scaling.yarn_log_multiplier": None},
+        {"rope_freqs.weight": [1.0, 1.0, 2.0, 3.0]},
+        "rope.scaling.type: got 'none', allowed yarn beside attention.temperature_scale",
+    ),
+    "granite that does not rotate": (
+        "granite",
+        {".rope.scaling.finetuned": False},
+        {},
+        "rope.scaling.finetuned: got False, allowed True",
+    ),
     "bamba that does not rotate": (
         "granitehybrid/partly",
         {".rope.scaling.finetuned": False},
@@ -179,6 +221,15 @@ OBEYED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "factors": ("nemotron_h_moe", {".expert_weights_scale": 3.0}, {"routed_scale": 3.0}),
     "groups": ("nemotron_h_moe", {".expert_group_used_count": 3}, {"kept_groups": 3}),
     "shares": ("nemotron_h_moe", {".expert_weights_norm": False}, {"norm_topk_prob": False}),
+    "rotation where nothing says it": ("granitehybrid", {".rope.scaling.finetuned": None}, {}),
+    "a pattern of 64 layers": (
+        "exaone4-windows",
+        {".attention.sliding_window_pattern": 2},
+        {
+            "layer_types": ("sliding_attention", "full_attention") * 32,
+            "still_layers": tuple(range(1, 64, 2)),
+        },
+    ),
     "no rotation to obey": ("kimi-linear", {".rope.freq_base": 7.0}, {}),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .common_settings import CHOSEN, SIZE
 from .config import ModelConfig
@@ -166,10 +166,24 @@ def scored_from_gguf(d: Description, norm: bool | None = None) -> dict[str, obje
         "n_shared_experts": keys.integer(".expert_shared_count", 1, 2**10),
         "routed_scaling_factor": scale or 1.0,
         "norm_topk_prob": keys.flag(".expert_weights_norm", False) if norm is None else norm,
-        "n_group": keys.integer(".expert_group_count", 0, default=0) or 1,
-        "topk_group": keys.integer(".expert_group_used_count", 0, default=0) or 1,
+        **groups_from_gguf(d, cast(int, experts["num_experts"]), cast(int, experts["num_experts_per_tok"])),
         "first_k_dense_replace": leading_dense(d),
     }
+
+
+def groups_from_gguf(d: Description, count: int, used: int) -> dict[str, object]:
+    """How many groups ``count`` experts are in, and of how many of them ``used`` are chosen; 0 and absent: one."""
+    keys = d.keys
+    groups, kept = (keys.integer(f".expert_group_{key}", 0, default=0) or 1 for key in ("count", "used_count"))
+    size = count // groups
+    if count % groups or (groups > 1 and size < 2):
+        raise keys.error(".expert_group_count", groups, f"0, 1 or groups of two or more of {count} experts")
+    if not used <= kept * size <= count:
+        least = -(-used // max(size, 1))
+        raise keys.error(
+            ".expert_group_used_count", kept, f"{least} to {groups}, for {used} experts in groups of {size}"
+        )
+    return {"n_group": groups, "topk_group": kept}
 
 
 # Below ``blk.N.``, of families that call the shared expert so.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _FACTORS = "rope_freqs.weight"
 _LOCAL_THETA = 10_000.0
+_SLIDES = ".attention.sliding_window_pattern"
 _CAP = 30.0  # of Gemma 3n, where a file has none
 _STILL = 1e30  # what frequencies that do not rotate are divided by
 _CELLS = ("attn_k.weight", "attn_k.bias", "attn_v.weight", "attn_v.bias", "attn_k_norm.weight")
@@ -84,7 +85,7 @@ SETTINGS_3N: Settings = {
     **gguf_settings.DENSE,
     **_SHARED,
     **{key: gguf_settings.WINDOWED[key] for key in gguf_settings.SLIDING_SIZES},
-    ".attention.sliding_window_pattern": read("each n-th layer sees everything; 5 if absent. Or a list, one by one"),
+    _SLIDES: read("each n-th layer sees everything; 5 if absent. Or a list, one by one"),
     ".altup.active_idx": read("the residual stream that layers compute"),
     ".altup.num_inputs": read("residual streams; allowed if it is those of altup_proj"),
     ".altup.*": neutral("the tensors say it"),
@@ -94,7 +95,7 @@ SETTINGS_3N: Settings = {
 SETTINGS_4: Settings = {
     **gguf_settings.ROUTED,
     **_SHARED,
-    ".attention.sliding_window_pattern": read("each n-th layer sees everything, or a list, one by one; not the last"),
+    _SLIDES: read("a list: which layers slide; not the last"),
     ".attention.head_count_kv": read("heads of k and v; a list with two numbers, one for each kind of layers"),
     ".attention.key_length": read("size of a head in layers that see everything"),
     ".attention.key_length_swa": read("size of a head in layers that slide"),
@@ -146,9 +147,9 @@ def gemma4_from_gguf(d: Description) -> dict[str, object]:
         keys.integer(key, own, own, own)
     keys.integer(".rope.dimension_count", size, size, size)
     keys.integer(".nextn_predict_layers", 0, 0, 0)
-    slides = d.slides(6)
+    slides = keys.flags(_SLIDES, d.layers, "layer")  # a number would stand for all layers
     if slides[-1]:
-        raise keys.error(".attention.sliding_window_pattern", "a last layer that slides", "one that sees everything")
+        raise keys.error(_SLIDES, "a last layer that slides", "one that sees everything")
     windows = _windows(d, slides)
     return {
         **d.sized(1.0),
@@ -251,7 +252,9 @@ def _experts(d: Description) -> dict[str, object]:
 
 
 def _no_experts(d: Description) -> dict[str, object]:
-    d.keys.integer(".expert_count", 0, 0, 0)
+    for key in (".expert_count", ".expert_used_count"):
+        d.keys.integer(key, 0, 0, 0)
+    d.keys.integer(".expert_feed_forward_length", 0, default=0)
     return {"enable_moe_block": False}
 
 

@@ -78,7 +78,7 @@ def latent_from_gguf(d: Description) -> dict[str, object]:
 def latent_sizes(d: Description, *, newer: bool) -> dict[str, object]:
     """But for rotation and the heads of keys, of a file that has the sizes in the newer way or the older."""
     keys, heads = d.keys, d.heads
-    rows, hidden = d.rows_of("token_embd.weight"), keys.integer(".embedding_length")
+    rows = d.rows_of("token_embd.weight")
     rank, rope = keys.integer(".attention.kv_lora_rank", 1), keys.integer(".rope.dimension_count", 2)
     if newer:
         keys.integer(".attention.key_length", rank + rope, rank + rope, rank + rope)
@@ -88,7 +88,7 @@ def latent_sizes(d: Description, *, newer: bool) -> dict[str, object]:
     d.check_attention(key)
     return {
         "vocab_size": keys.integer(".vocab_size", rows, rows, rows),
-        "hidden_size": hidden,
+        "hidden_size": d.hidden(),
         "num_hidden_layers": d.layers,
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
@@ -106,18 +106,22 @@ def latent_sizes(d: Description, *, newer: bool) -> dict[str, object]:
 
 def index_from_gguf(d: Description) -> dict[str, object]:
     """Sizes of the index, and how many keys it chooses."""
-    named = {"index_n_heads": "head_count", "index_head_dim": "key_length", "index_topk": "top_k"}
-    return {name: d.keys.integer(f".attention.indexer.{key}") for name, key in named.items()}
+    named = {"index_n_heads": ("head_count", 1), "index_head_dim": ("key_length", 2), "index_topk": ("top_k", 1)}
+    return {name: d.keys.integer(f".attention.indexer.{key}", least) for name, (key, least) in named.items()}
 
 
 def _scaling(d: Description, theta: float, rope: int) -> dict[str, object]:
     from .gguf.rope import rope_scaling  # with the package that reads files
 
     scaling = rope_scaling(_Rotated(d.file, d.keys, d.divided, rope), theta)
+    key = ".rope.scaling.yarn_log_multiplier"
+    share = d.keys.number(key, 0.0)
     if scaling is None:
         return {}
     if scaling["rope_type"] == "yarn":
-        mscale = round(10 * d.keys.number(".rope.scaling.yarn_log_multiplier", 0.0), 6)  # of a float32
+        mscale = round(10 * share, 6)  # of a float32
         both = {"mscale": mscale, "mscale_all_dim": mscale}
         scaling = {**scaling, **(both if mscale else {"attention_factor": 1.0})}
+    elif share:
+        raise d.keys.error(key, share, f"0 with {scaling['rope_type']} scaling")
     return {"rope_scaling": scaling}

@@ -102,11 +102,14 @@ def mamba_from_gguf(d: Description) -> dict[str, object]:
     inner = keys.integer(".ssm.inner_size")
     if inner % heads:
         raise keys.error(".ssm.inner_size", inner, f"a multiple of ssm.time_step_rank ({heads})")
+    groups = keys.integer(".ssm.group_count", 1, _MOST)
+    if heads % groups:
+        raise keys.error(".ssm.group_count", groups, f"a divisor of ssm.time_step_rank ({heads})")
     return {
         "mamba_d_ssm": inner,
         "mamba_n_heads": heads,
         "mamba_d_head": inner // heads,
-        "mamba_n_groups": keys.integer(".ssm.group_count", 1, _MOST),
+        "mamba_n_groups": groups,
         "mamba_d_state": keys.integer(".ssm.state_size", 1, _MOST),
         "mamba_d_conv": keys.integer(".ssm.conv_kernel", 2, _MOST),
         "mamba_conv_bias": d.in_any_layer("ssm_conv1d.bias"),

@@ -22,6 +22,7 @@ from ..recurrent import RecurrentConfig, RecurrentModel
 from ..rope_config import FULL, PARTIAL, RopeFields
 from ..settings import Settings, neutral, read, refused
 from ..states import States
+from .granite import ROTATES
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -33,7 +34,7 @@ _GGUF: Settings = {
     **MAMBA_KEYS,
     ".attention.head_count_kv": read("heads of k and v of each layer; 0: it is recurrent"),
     ".rope.dimension_count": read("rotated numbers of each head"),
-    ".rope.scaling.finetuned": neutral("layers that attend rotate", True),
+    **ROTATES,
 }
 
 

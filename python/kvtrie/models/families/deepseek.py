@@ -41,7 +41,7 @@ def _sigmoids_from_gguf(d: Description) -> dict[str, object]:
 
 
 def _shares_from_gguf(d: Description) -> dict[str, object]:
-    found = scored_from_gguf(d)
+    found = scored_from_gguf(d, norm=False)
     return {**found, "topk_method": _LIMITED if found["n_group"] != 1 else _GREEDY}
 
 

@@ -16,7 +16,7 @@ from ..decoder import BEHIND
 from ..experts_config import Fields
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
-from ..rope_config import FULL
+from ..rope_config import FULL, SLIDING
 from ..settings import Settings, read
 
 if TYPE_CHECKING:
@@ -24,19 +24,29 @@ if TYPE_CHECKING:
 
 _WINDOW = 4096
 _PATTERN = 4  # each n-th layer sees everything
-_WINDOWED_LAYERS = 64  # only this size has windows in GGUF files, whose pattern no key says
+_WINDOWED_LAYERS = 64  # only this size has windows in GGUF files
 _LEAVES = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 _GGUF: Settings = {
     **gguf_settings.DENSE,
     ".attention.sliding_window": read("keys that sliding layers see, of files with 64 layers; no other has any"),
+    ".attention.sliding_window_pattern": read(
+        "of files with 64 layers: each n-th sees everything, 4 if absent; or a list"
+    ),
+    ".rope.freq_base_swa": read("allowed if it is rope.freq_base, of files with 64 layers"),
+    **{key: gguf_settings.WINDOWED[key] for key in gguf_settings.SLIDING_SIZES},
 }
 
 
 def _from_gguf(d: Description) -> dict[str, object]:
-    window = d.keys.integer(".attention.sliding_window", 1, default=_WINDOW)
-    windowed = d.layers == _WINDOWED_LAYERS
-    kinds = every_nth_full(d.layers, _PATTERN) if windowed else [FULL] * d.layers
-    return {**d.dense(), "layer_types": kinds, "sliding_window": window if windowed else None}
+    d.check_sliding_sizes()
+    keys, window = d.keys, d.keys.integer(".attention.sliding_window", 1, default=_WINDOW)
+    slides, theta = d.slides(_PATTERN), keys.positive(".rope.freq_base", 10_000.0)
+    local = keys.positive(".rope.freq_base_swa", theta)
+    if d.layers != _WINDOWED_LAYERS:
+        return {**d.dense(), "layer_types": [FULL] * d.layers, "sliding_window": None}
+    if local != theta:
+        raise keys.error(".rope.freq_base_swa", local, f"{theta:g}, as rope.freq_base says")
+    return {**d.dense(), "layer_types": [SLIDING if each else FULL for each in slides], "sliding_window": window}
 
 
 class Exaone4(CausalModel):

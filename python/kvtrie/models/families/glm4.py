@@ -7,6 +7,7 @@ Gate and up are one tensor. The second form norms what attention and MLP give, t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from .. import gguf_settings
 from ..attention import AttentionPlan
@@ -16,7 +17,24 @@ from ..config import ModelConfig
 from ..decoder import NormNames
 from ..fused import split_gate_up
 from ..gguf_form import GgufForm
+from ..settings import Settings, read
 from ..weights import WeightSource
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+
+_GGUF: Settings = {
+    **gguf_settings.DENSE,
+    ".rope.dimension_sections": read("axes of positions; not two of them: rows of q and k have another order then"),
+}
+
+
+def _from_gguf(d: Description) -> dict[str, object]:
+    axes = d.axes()
+    if axes is not None:
+        raise d.keys.error(".rope.dimension_sections", axes, "0 as one of the first two: rows of q and k are reordered")
+    return {**d.partly(), "attention_bias": d.in_any_layer("attn_q.bias")}
 
 
 class Glm(CausalModel):
@@ -49,8 +67,8 @@ class Glm4(Glm):
     norms = NormNames("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
     gguf = {  # noqa: RUF012 (a ClassVar of Model's)
         "glm4": GgufForm(
-            lambda d: {**d.partly(), "attention_bias": d.in_any_layer("attn_q.bias")},
+            _from_gguf,
             {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
-            gguf_settings.DENSE,
+            _GGUF,
         )
     }

@@ -41,7 +41,16 @@ EXPERTS: Settings = {
 }
 
 
+_GLM_GGUF: Settings = {
+    **gguf_settings.SCORED,
+    ".rope.dimension_sections": read("axes of positions; pairs of a fourth, which a text does not turn, are refused"),
+}
+
+
 def _glm_from_gguf(d: Description) -> dict[str, object]:
+    axes = d.axes()
+    if axes is not None and axes[3]:
+        raise d.keys.error(".rope.dimension_sections", axes, "0 as the fourth: a text has position 0 there")
     return {
         **d.common(),
         **scored_from_gguf(d),
@@ -144,7 +153,7 @@ class Glm4Moe(Dots1):
         "glm4moe": GgufForm(
             _glm_from_gguf,
             {**SHARED_LEAVES, "post_attention_layernorm": "post_attention_norm"},
-            settings=gguf_settings.SCORED,
+            settings=_GLM_GGUF,
         )
     }
     defaults: ClassVar[Mapping[str, object]] = {

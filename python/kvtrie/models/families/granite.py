@@ -16,7 +16,7 @@ from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..experts_config import LEAVES, MOST_EXPERTS, Fields, sparse_layers
 from ..gguf_form import GgufForm
 from ..reader import Raw, Reader
-from ..settings import Settings, read
+from ..settings import Settings, neutral, read
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -33,6 +33,9 @@ SCALES_OF_GGUF: Settings = {
     ".residual_scale": read("what attention and MLPs add is multiplied by it; 0: it is not"),
     ".logit_scale": read("logits are divided by it; 0: they are not"),
 }
+
+
+ROTATES: Settings = {".rope.scaling.finetuned": neutral("layers that attend rotate", True)}
 
 
 def scales_from_gguf(d: Description) -> Fields:
@@ -67,7 +70,7 @@ def _sparse(d: Description) -> dict[str, object]:
 
 
 def _form(reads: Callable[[Description], dict[str, object]], settings: Settings) -> GgufForm:
-    return GgufForm(reads, LEAVES, {**settings, **SCALES_OF_GGUF}, pairs=True)
+    return GgufForm(reads, LEAVES, {**settings, **SCALES_OF_GGUF, **ROTATES}, pairs=True)
 
 
 def multipliers(reader: Reader) -> Fields:

@@ -47,7 +47,7 @@ def _described(d: Description) -> dict[str, object]:
         **scales,
         "mamba_expand": d.keys.integer(".ssm.inner_size") // hidden,
         "layer_types": [FULL if each else LINEAR for each in d.attends()],
-        "position_embedding_type": "rope" if d.keys.flag(".rope.scaling.finetuned", False) else None,
+        "position_embedding_type": "rope" if d.keys.flag(".rope.scaling.finetuned", True) else None,
         **(_experts(d) if d.has("blk.0.ffn_gate_inp.weight") else _one(d)),
     }
 
@@ -63,7 +63,9 @@ def _experts(d: Description) -> dict[str, object]:
 
 
 def _one(d: Description) -> dict[str, object]:
-    d.keys.integer(".expert_count", 0, 0, 0)
+    for key in (".expert_count", ".expert_used_count"):
+        d.keys.integer(key, 0, 0, 0)
+    d.keys.integer(".expert_shared_feed_forward_length", 0, default=0)  # converters write it here, too
     width = d.per_block(".feed_forward_length")
     return {"intermediate_size": width, "num_local_experts": 0, "shared_intermediate_size": width}
 
@@ -73,10 +75,11 @@ _FORM = GgufForm(
     {**LEAVES, **MAMBA_LEAVES},
     {
         **gguf_settings.EXPERTS,
+        ".expert_feed_forward_length": gguf_settings.ROUTED_WITHOUT_WIDTH[".expert_feed_forward_length"],
         **SCALES_OF_GGUF,
         **MAMBA_KEYS,
         ".attention.head_count_kv": read("heads of k and v of each layer; 0: it is recurrent"),
-        ".rope.scaling.finetuned": read("whether layers that attend rotate"),
+        ".rope.scaling.finetuned": read("whether layers that attend rotate; they do if absent"),
     },
     pairs=True,
 )

@@ -51,7 +51,7 @@ _GGUF: Settings = {
 def _from_gguf(d: Description) -> dict[str, object]:
     keys, found = d.keys, mistral3_from_gguf(d)
     scaling = found.get("rope_scaling")
-    if not isinstance(scaling, dict) or ORIGINAL not in scaling:
+    if not isinstance(scaling, dict) or scaling["rope_type"] != "yarn":
         kind = keys.text(".rope.scaling.type", "linear")
         raise keys.error(".rope.scaling.type", kind, "yarn beside attention.temperature_scale, which needs its length")
     steps = keys.integer(".attention.temperature_length", 0, default=0)

@@ -16,7 +16,7 @@ from ..causal import CausalConfig
 from ..common_settings import CHOSEN, COMMON, SIZE, WINDOWLESS, not_read
 from ..config import ModelConfig, layer_kinds, refuse_activation
 from ..decoder import LayerPlan, NormNames, PlainMlpPlan
-from ..experts_config import SHARED_LEAVES, Fields
+from ..experts_config import SHARED_LEAVES, Fields, groups_from_gguf
 from ..gguf_form import GgufForm
 from ..mamba2 import Mamba2Plan, mamba2_states
 from ..mamba_config import LINEAR, MAMBA_KEYS, MAMBA_LEAVES, divisor, kinds_by_name, mamba_from_gguf
@@ -120,16 +120,15 @@ def _kinds_from_gguf(d: Description) -> list[str]:
 
 def _experts_from_gguf(d: Description, layer: int) -> dict[str, object]:
     keys, count = d.keys, d.rows_of(f"blk.{layer}.ffn_gate_inp.weight")
-    scale = keys.number(".expert_weights_scale", 1.0)
+    scale, used = keys.number(".expert_weights_scale", 1.0), keys.integer(".expert_used_count", 1, count)
     return {
         "n_routed_experts": keys.integer(".expert_count", count, count),
-        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
+        "num_experts_per_tok": used,
         "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
         "moe_shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
         "routed_scaling_factor": scale or 1.0,
         "norm_topk_prob": keys.flag(".expert_weights_norm", False),
-        "n_group": keys.integer(".expert_group_count", 0, default=0) or 1,
-        "topk_group": keys.integer(".expert_group_used_count", 0, default=0) or 1,
+        **groups_from_gguf(d, count, used),
     }
 
 

@@ -90,6 +90,14 @@ class Description:
             raise FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
         return found.shape[axis]
 
+    def hidden(self) -> int:
+        """The size of rows, which no head changes."""
+        size = self.keys.integer(".embedding_length")
+        out = self.keys.integer(".embedding_length_out", 0, default=0)
+        if out not in (0, size):
+            raise self.keys.error(".embedding_length_out", out, f"0 or {size}")
+        return size
+
     def check_attention(self, scalar: float) -> None:
         """Scores are multiplied by ``scalar``^-0.5, and no key may say something else."""
         given = self.keys.number(".attention.scale", 0.0)
@@ -111,13 +119,10 @@ class Description:
         is scaled by, if not a head's size."""
         keys = self.keys
         rows = self.rows_of("token_embd.weight")
-        hidden = keys.integer(".embedding_length")
-        if keys.integer(".embedding_length_out", 0, default=0) not in (0, hidden):
-            raise keys.error(".embedding_length_out", keys.integer(".embedding_length_out"), f"0 or {hidden}")
         self.check_attention(scalar or self.head_dim())
         return {
             "vocab_size": keys.integer(".vocab_size", rows, rows, rows),
-            "hidden_size": hidden,
+            "hidden_size": self.hidden(),
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "max_position_embeddings": keys.integer(".context_length"),
@@ -145,6 +150,17 @@ class Description:
             return self.keys.flags(key, self.layers, "layer")
         every = self.keys.integer(key, 0, default=every)
         return [not every or (layer + 1) % every != 0 for layer in range(self.layers)]
+
+    def axes(self) -> list[int] | None:
+        """How many rotated pairs each of four axes of positions has; None where positions are one number."""
+        key = ".rope.dimension_sections"
+        if not self.keys.has(key):
+            return None
+        found = self.keys.numbers(key, 4, "axis")
+        if found.dtype.kind not in "iu" or (found < 0).any():
+            raise self.keys.error(key, found, "integers of 0 or more")
+        axes = [int(each) for each in found]
+        return axes if axes[0] and axes[1] else None
 
     def check_sliding_sizes(self) -> None:
         """Heads of layers with a window are as large as others, and rotate whole."""
