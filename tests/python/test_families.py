@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import kvtrie as kv
 from bounds import LOGITS, close
 from kvtrie.models import families
+from kvtrie.models.gguf import ARCHITECTURES
 from test_models import all_logits
 
 FILE = '''
@@ -63,6 +65,35 @@ def test_a_new_family_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     logits = all_logits(model, tokens, 40)
     assert logits.shape == (40, 31)
     close(all_logits(model, tokens, 7), logits, LOGITS)
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def _rows() -> list[tuple[list[str], set[str]]]:
+    """Of the table of docs/own_family.md: architectures of ``config.json``, and of GGUF files."""
+    table = (DOCS / "own_family.md").read_text("utf-8").split("## Families\n\n")[1].split("\n\n")[0]
+    cells = (line.split("|") for line in table.splitlines()[2:])
+    return [(_quoted(cell[2]), {*_quoted(cell[3])}) for cell in cells]
+
+
+def test_the_table_of_families_is_whole() -> None:
+    """Each architecture is in one row, with those of its family's GGUF files; other families' may be beside them."""
+    rows = _rows()
+    assert sorted(name for names, _ in rows for name in names) == sorted(families.ARCHITECTURES)
+    for names, files in rows:
+        assert {each.split("/")[0] for name in names for each in families.ARCHITECTURES[name].gguf} <= files, names
+
+
+def test_the_pages_name_every_architecture_of_gguf_files() -> None:
+    read = {name.split("/")[0] for name in ARCHITECTURES}
+    page = (DOCS / "gguf.md").read_text("utf-8")
+    assert {*_quoted(re.findall(r"^\| architectures \| (.*) \|$", page, re.MULTILINE)[0])} == read
+    assert {name for _, files in _rows() for name in files} == read
 
 
 def test_families_are_found_by_their_class() -> None:
