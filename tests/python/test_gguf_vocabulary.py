@@ -318,12 +318,21 @@ def _with_ends(name: str, value: Any, tokens: list[str], before: Does) -> Does |
     return before._replace(encoded=[[*first, *ids, *last] for ids in before.plain])
 
 
-def stated(kind: str, path: Path, change: tuple[str, Typed | None] | None) -> Any:
-    """The model of a file of this kind in which one key says something else."""
+@functools.cache
+def _small(kind: str) -> tuple[Adds, Any, dict[str, Any]]:
+    """A vocabulary of this kind, and a model of one layer."""
     base, tokens = (
         byte_level([("<|a|>", 3)]) if kind == "gpt2" else (pieces([*PIECES, "<|a|>"], [*PIECE_TYPES, 3]), None)
     )
     size = len(tokens or PIECES) + (tokens is None)
+    config, weights = checkpoint("llama-gqa-tied", num_hidden_layers=1)
+    table = np.random.default_rng(1).standard_normal((size, config.hidden_size)).astype(np.float32)
+    return base, dataclasses.replace(config, vocab_size=size), {**weights, "model.embed_tokens.weight": table}
+
+
+def stated(kind: str, path: Path, change: tuple[str, Typed | None] | None) -> Any:
+    """The model of a file of this kind in which one key says something else."""
+    base, config, weights = _small(kind)
 
     def keys(writer: Any) -> None:
         base(writer)
@@ -333,10 +342,7 @@ def stated(kind: str, path: Path, change: tuple[str, Typed | None] | None) -> An
             if typed is not None:
                 writer.add_key_value(key, typed[0], typed[1], sub_type=typed[2])
 
-    config, weights = checkpoint("llama-gqa-tied")
-    table = np.random.default_rng(1).standard_normal((size, config.hidden_size)).astype(np.float32)
-    config = dataclasses.replace(config, vocab_size=size)
-    write(config, {**weights, "model.embed_tokens.weight": table}, path, tokenizer=keys)
+    write(config, weights, path, tokenizer=keys)
     return kv.models.gguf.read(path)
 
 
