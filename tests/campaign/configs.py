@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Counts what becomes of changed settings in all families, and writes the table into docs/models.md.
 
-    configs.py                         every setting and some pairs of each family, 3,000 models; then the table
-    configs.py llama qwen3 --pairs 50  these families, with 50 pairs each; prints the table only
+    configs.py                         every setting and some pairs of each family, 20,000 models
+    configs.py llama qwen3 --pairs 50  these families, with 50 pairs each: only their rows are written
+    configs.py --missing               those that have no row yet
     configs.py --seed 3                other pairs and other RoPE settings
 
 Needs `./dev build` and the tests' packages. Outcomes are those of tests/python/config_sweep.py; each wrong one is
@@ -42,23 +43,40 @@ def table(counts: dict[str, Counter[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def written(page: str) -> dict[str, Counter[str]]:
+    """The counts of the table in a page, by family."""
+    counts = {}
+    for row in page.split(BEGIN)[1].split(END)[0].splitlines()[2:-1]:
+        name, _, *numbers = (cell.strip() for cell in row.strip("| ").split("|"))
+        counts[name] = Counter({what: int(each.replace(",", "")) for what, each in zip(OUTCOMES, numbers)})
+    return counts
+
+
+def renewed(page: str, counts: dict[str, Counter[str]]) -> str:
+    """The page with these counts, and the others that it has."""
+    both = {**written(page), **counts}
+    head, rest = page.split(BEGIN)
+    return head + BEGIN + table({name: both[name] for name in FAMILIES if name in both}) + END + rest.split(END)[1]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", choices=[*FAMILIES, []], default=[])
+    parser.add_argument("--missing", action="store_true")
     parser.add_argument("--pairs", type=int, default=140, help="of each family")
     parser.add_argument("--ropes", type=int, default=60, help="RoPE settings drawn at random, of each family")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    counts = {}
-    for name in chosen.families or FAMILIES:
-        counts[name] = count(name, chosen.pairs, chosen.ropes, chosen.seed)
-        print(name, dict(counts[name]), flush=True)
-    print(table(counts))
-    if not chosen.families:
-        page = PAGE.read_text(encoding="utf-8")
-        head, rest = page.split(BEGIN)
-        PAGE.write_text(head + BEGIN + table(counts) + END + rest.split(END)[1], encoding="utf-8")
-    return int(any(found["wrong"] for found in counts.values()))
+    names = chosen.families or [*FAMILIES]
+    if chosen.missing:
+        names = [name for name in names if name not in written(PAGE.read_text(encoding="utf-8"))]
+    wrong = 0
+    for name in names:
+        counts = count(name, chosen.pairs, chosen.ropes, chosen.seed)
+        wrong += counts["wrong"]
+        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), {name: counts}), encoding="utf-8")
+        print(name, dict(counts), flush=True)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

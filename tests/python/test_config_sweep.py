@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from bounds import LOGITS_OF_SETTINGS, close, difference
 from config_sweep import FAMILIES, Case, build, cases_of, computed, outcome, pairs_of, save, wanted
 from kvtrie.models.settings import neutral
 from sweep_families import CAUSAL
+
+sys.path.append(str(Path(__file__).parents[1] / "campaign"))
+
+import configs
 
 NAMES = sorted(FAMILIES)
 
@@ -33,6 +38,15 @@ def drawn(name: str, count: int, seed: int) -> list[Case]:
     cases = cases_of(FAMILIES[name])
     random = np.random.default_rng([seed, NAMES.index(name)])
     return [cases[i] for i in random.choice(len(cases), count, replace=False)]
+
+
+def test_the_table_of_the_page_is_one_of_its_command() -> None:
+    """Each row is a family's, in their order, its counts add up, and nothing was wrong."""
+    page = configs.PAGE.read_text(encoding="utf-8")
+    assert configs.renewed(page, {}) == page
+    assert all(found["wrong"] == 0 and found["equal"] > 0 for found in configs.written(page).values())
+    changed = configs.renewed(page, {"llama": Counter(equal=1, refused=2)})
+    assert "| llama | 3 | 1 | 0 | 2 | 0 | 0 |\n" in changed and configs.renewed(changed, configs.written(page)) == page
 
 
 def test_a_few_of_three_families() -> None:
