@@ -3,6 +3,7 @@
 
 #include "cl/device_state.h"
 #include "cl/launch_recorder.h"
+#include "cl/page_buffer.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -20,7 +21,10 @@ cl_mem create(Device& device, cl_mem_flags flags, std::size_t bytes, void* host)
   const bool emulated = !device.state().found.emulation.words.empty();
   if (emulated && bytes > device.info().max_alloc_bytes) code = CL_INVALID_BUFFER_SIZE;
   cl_mem handle = nullptr;
-  if (code == CL_SUCCESS) handle = clCreateBuffer(device.state().context.get(), flags, bytes, host, &code);
+  if (code == CL_SUCCESS && host == nullptr && takes_huge_pages(device.info(), bytes))
+    handle = create_in_huge_pages(device.state().context.get(), bytes);
+  if (code == CL_SUCCESS && handle == nullptr)
+    handle = clCreateBuffer(device.state().context.get(), flags, bytes, host, &code);
   if (code != CL_SUCCESS) fail_create(device.info(), bytes, code);
   return handle;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cl/device_state.h"
 #include "cl/opencl.h"
+#include "cl/page_buffer.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -60,7 +61,7 @@ bool SharedMemory::wraps_host() const {
   cl_mem_flags flags = 0;
   check_call("clGetMemObjectInfo",
              [&] { return clGetMemObjectInfo(handle_, CL_MEM_FLAGS, sizeof flags, &flags, nullptr); });
-  return (flags & CL_MEM_USE_HOST_PTR) != 0;
+  return (flags & CL_MEM_USE_HOST_PTR) != 0 && !is_in_huge_pages(handle_);
 }
 
 SharedMemory::~SharedMemory() {

@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <new>
 
+#include "base/huge_pages.h"
+
 namespace kvtrie {
 
-std::byte* map_pages(std::uint64_t bytes) noexcept {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-  ::madvise(data, bytes, MADV_HUGEPAGE);  // fewer faults where the kernel agrees
-  return static_cast<std::byte*>(data);
-}
+std::byte* map_pages(std::uint64_t bytes) noexcept { return map_huge_pages(bytes); }
 
-void unmap_pages(std::byte* data, std::uint64_t bytes) noexcept { ::munmap(data, bytes); }
+void unmap_pages(std::byte* data, std::uint64_t bytes) noexcept { unmap_huge_pages(data, bytes); }
 
 SpareMemory::~SpareMemory() { shrink_to(0); }
 

@@ -191,6 +191,10 @@ cl_int clRetainMemObject(cl_mem memobj) { KVTRIE_FORWARD(clRetainMemObject, memo
 cl_int clSetKernelArg(cl_kernel kernel, cl_uint arg_index, size_t arg_size, const void* arg_value) {
   KVTRIE_FORWARD(clSetKernelArg, kernel, arg_index, arg_size, arg_value);
 }
+cl_int clSetMemObjectDestructorCallback(cl_mem memobj, void (*pfn_notify)(cl_mem memobj, void* user_data),
+                                        void* user_data) {
+  KVTRIE_FORWARD(clSetMemObjectDestructorCallback, memobj, pfn_notify, user_data);
+}
 cl_int clSetUserEventStatus(cl_event event, cl_int execution_status) {
   KVTRIE_FORWARD(clSetUserEventStatus, event, execution_status);
 }
