@@ -54,12 +54,12 @@ constexpr std::array kPacked = {
     PackedRow{kNarrow, Rows::kMany, Weights::kBlocks, {6, 2, 66, 16, true, 0, 0}},
 };
 
-// Integer units: one row is limited by memory; 24 sums leave registers for the weights that twelve rows share. Of
-// tiles a work-item has many rows, since it makes bytes of its weights once for all of them: a step of 512 rows has two
-// such blocks (bench/bench_integers.py).
+// Integer units: one row is limited by memory, and rounded once for two groups of outputs; 24 sums leave registers for
+// the weights that twelve rows share. Of tiles a work-item has many rows, since it makes bytes of its weights once for
+// all of them: a step of 512 rows has two such blocks (bench/bench_integers.py).
 constexpr std::array kIntegers = {
     // units, rows                                    rows x vectors, block, panels, blocked, slice, ahead
-    IntegerRow{IntegerUnits::kVnni, Rows::kOne, {1, 4, 1, 4, false, 0, 4096}},
+    IntegerRow{IntegerUnits::kVnni, Rows::kOne, {1, 4, 1, 8, false, 0, 4096}},
     IntegerRow{IntegerUnits::kVnni, Rows::kFew, {4, 2, 8, 4, false, 0, 4096}},
     IntegerRow{IntegerUnits::kVnni, Rows::kMany, {12, 2, 60, 16, false, 0, 0}},
     IntegerRow{IntegerUnits::kAmx, Rows::kMany, {1, 1, 256, 4, false, 0, 0}},

@@ -131,6 +131,18 @@ TEST_P(IntegerProducts, ARowDoesNotDependOnThoseBesideIt) {
   }
 }
 
+// One row is rounded a slice of 4,096 at a time, many in shorter ones.
+TEST_P(IntegerProducts, ARowOfSeveralSlicesDoesNotEither) {
+  constexpr std::int64_t kLong = 4096 + 512, kRows = 9, kMany = 200;  // kMany: more outputs than a work-item has
+  const Tensor x = upload(numbers(kRows, kLong), {kRows, kLong});
+  for (const Precision precision : precisions()) {
+    const PackedWeight packed = pack_blocks(matrix(blocks(kMany, 1, kLong), kMany), precision);
+    const auto all = download(matmul(x, packed));
+    const auto last = download(matmul(x.slice(kRows - 1, kRows), packed));
+    EXPECT_TRUE(same_bits(last, {all.end() - kMany, all.end()})) << name_of(precision);
+  }
+}
+
 TEST_P(IntegerProducts, EveryUnitGivesTheSameBits) {
   for (const Precision precision : precisions()) {
     const PackedWeight packed = pack_blocks(matrix(blocks()), precision);
@@ -189,8 +201,10 @@ TEST_P(IntegerProducts, NonNumbersStayAndSmallOnesAreZeros) {
     std::fill_n(x.begin() + row * kIn, kIn, 0.0f);
     x[row * kIn + 37] = specials[row];
   }
-  for (const std::int64_t rows : {6, 20}) {
+  for (const std::int64_t rows : {1, 6, 20}) {
     const auto got = download(matmul(upload({x.begin(), x.begin() + rows * kIn}, {rows, kIn}), packed));
+    for (std::int64_t n = 0; n < kOut && rows == 1; ++n) EXPECT_TRUE(std::isnan(got[n]));
+    if (rows == 1) continue;
     for (std::int64_t n = 0; n < kOut; ++n) {
       for (const std::int64_t row : {0, 1, 2}) EXPECT_TRUE(std::isnan(got[row * kOut + n]));
       for (const std::int64_t row : {3, 4}) EXPECT_EQ(got[row * kOut + n], 0.0f);
