@@ -20,6 +20,9 @@
 #ifndef CONV_ROWS
 #define CONV_ROWS 8  // rows of all its channels that it goes through at a time
 #endif
+#ifndef CONV_AHEAD
+#define CONV_AHEAD 1024  // bytes that inputs of one row alone are asked for ahead
+#endif
 #ifndef DELTA_DIM
 #define DELTA_DIM 128
 #endif
@@ -50,71 +53,7 @@
 #include "storage.clh"
 #include "work_item.clh"
 
-#define CONV_TAIL (CONV_WIDTH - 1)
-
-// ---- causal convolution ---------------------------------------------------------------------------------------------
-
-// T: the numbers of `c` and its neighbours; `inputs` holds the last CONV_WIDTH inputs, oldest first. BEGIN reads those
-// before the first row; NAME goes through rows `t` to `end` - 1 and returns which write comes next.
-#define CONVOLVE(NAME, BEGIN, T, READ, WRITE)                                                                         \
-  void BEGIN(T* inputs, __global const STORAGE(CONV_STATE) * in, int slot, int dim, int c) {                          \
-    for (int i = 0; i < CONV_TAIL; ++i)                                                                               \
-      inputs[i] = slot < 0 ? (T)(0.0f) : READ(CONV_STATE, in + ((ulong)slot * CONV_TAIL + i) * dim + c);              \
-  }                                                                                                                   \
-  int NAME(__global const float* x, const T* taps, T* inputs, __global STORAGE(CONV_STATE) * out,                     \
-           __global const int* table, __global const int* run, int write, __global float* y, int dim, int c, int t,   \
-           int end) {                                                                                                 \
-    for (; t < end; ++t) {                                                                                            \
-      const ulong at = (ulong)(run[0] + t) * dim + c;                                                                 \
-      inputs[CONV_TAIL] = READ(0, x + at);                                                                            \
-      T sum = taps[0] * inputs[0];                                                                                    \
-      for (int j = 1; j < CONV_WIDTH; ++j) sum = FMA(taps[j], inputs[j], sum);                                        \
-      WRITE(0, sum, y + at);                                                                                          \
-      for (int i = 0; i < CONV_TAIL; ++i) inputs[i] = inputs[i + 1];                                                  \
-      if (write == run[4] || table[write] != t + 1) continue;                                                         \
-      for (int i = 0; i < CONV_TAIL; ++i)                                                                             \
-        WRITE(CONV_STATE, inputs[i], out + ((ulong)table[write + 1] * CONV_TAIL + i) * dim + c);                      \
-      write += 2;                                                                                                     \
-    }                                                                                                                 \
-    return write;                                                                                                     \
-  }
-CONVOLVE(convolve_vector, begin_vector, VEC, READ_VEC, WRITE_VEC)
-CONVOLVE(convolve_one, begin_one, float, READ1, WRITE1)
-
-KERNEL void causal_conv1d(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict weight,
-                          ulong weight_offset, __global const STORAGE(CONV_STATE) * in, ulong in_offset,
-                          __global STORAGE(CONV_STATE) * out, ulong out_offset, __global const int* restrict table,
-                          __global float* restrict y, ulong y_offset, int dim) {
-  __global const int* run = table + 5 * (int)ID(1);
-  int c = CONV_BLOCK * (int)ID(0);
-  const int end = min(c + CONV_BLOCK, dim);
-  x += x_offset, weight += weight_offset, in += in_offset, out += out_offset, y += y_offset;
-#if CONV_BLOCK >= VW
-  VEC taps[CONV_BLOCK / VW][CONV_WIDTH], inputs[CONV_BLOCK / VW][CONV_WIDTH];
-  const int vectors = (end - c) / VW;
-  for (int i = 0; i < vectors; ++i) {
-    for (int j = 0; j < CONV_WIDTH; ++j) {
-      float tap[VW];
-      for (int n = 0; n < VW; ++n) tap[n] = weight[(c + VW * i + n) * CONV_WIDTH + j];
-      taps[i][j] = LOAD(tap);
-    }
-    begin_vector(inputs[i], in, run[2], dim, c + VW * i);
-  }
-  // Some rows of all channels at a time: a row's neighbours are in other pages of memory.
-  for (int t = 0, write = run[3], next; t < run[1]; t += CONV_ROWS, write = next) {
-    for (int i = 0; i < vectors; ++i)
-      next = convolve_vector(x, taps[i], inputs[i], out, table, run, write, y, dim, c + VW * i, t,
-                             min(t + CONV_ROWS, run[1]));
-  }
-  c += VW * vectors;
-#endif
-  for (; c < end; ++c) {
-    float taps[CONV_WIDTH], inputs[CONV_WIDTH];
-    for (int j = 0; j < CONV_WIDTH; ++j) taps[j] = weight[c * CONV_WIDTH + j];
-    begin_one(inputs, in, run[2], dim, c);
-    convolve_one(x, taps, inputs, out, table, run, run[3], y, dim, c, 0, run[1]);
-  }
-}
+#include "recurrent_conv.clh"
 
 // ---- gated delta rule -----------------------------------------------------------------------------------------------
 
@@ -134,12 +73,20 @@ KERNEL void causal_conv1d(IDS __global const float* restrict x, ulong x_offset, 
   _Pragma("unroll") for (int r = 0; r < HELD; ++r)      \
     _Pragma("unroll") for (int i = 0; i < DELTA_VECTORS; ++i) to[r][i] = from[r][i]
 
+#if LANES == 1
+#define TAKE(p) KEPT_GLOBAL(p)
+#define PUT(x, p) KEEP_GLOBAL(x, p)
+#else
+#define TAKE(p) LOAD(p)
+#define PUT(x, p) STORE(x, p)
+#endif
+
 // Numbers VW i to VW (i + 1) - 1 of a row of DELTA_DIM; zeros beyond it.
 VEC load_vector(__global const float* row, int i) {
 #if DELTA_DIM % VW == 0
-  return LOAD(row + VW * i);
+  return TAKE(row + VW * i);
 #else
-  if (VW * i + VW <= DELTA_DIM) return LOAD(row + VW * i);
+  if (VW * i + VW <= DELTA_DIM) return TAKE(row + VW * i);
   float rest[VW] = {0};
   for (int d = VW * i; d < DELTA_DIM; ++d) rest[d - VW * i] = row[d];
   return LOAD(rest);
@@ -155,7 +102,7 @@ void store_vector(VEC x, __global float* row, int i) {
     return;
   }
 #endif
-  STORE(x, row + VW * i);
+  PUT(x, row + VW * i);
 }
 
 #if DELTA_CHANNELS
@@ -270,6 +217,30 @@ void delta_rows(VEC S[HELD][DELTA_VECTORS], int count, SHARED const float* keys,
   KEEP_ALL(S, held);
 }
 
+#if LANES == 1
+// One row alone, as in a decode step, for one row of S: it goes from one slot to another, read a second time from the
+// first cache, and is kept nowhere between. The same bits as delta_rows. `from` and `to` are read and written where
+// `reads` and `writes`, constants; `fades`: where each column has one, else 0, and all have `decay`.
+INLINE float delta_alone(__global const float* from, __global float* to, int reads, int writes, __global const float* k,
+                         __global const float* q, const VEC* fades, float decay, float beta, float v) {
+  VEC seen = (VEC)(0.0f), sum = (VEC)(0.0f);
+#pragma unroll
+  for (int i = 0; i < DELTA_VECTORS; ++i) {
+    const VEC before = reads ? load_vector(from, i) : (VEC)(0.0f);
+    seen = FMA(fades == 0 ? before : fades[i] * before, load_vector(k, i), seen);
+  }
+  const float u = beta * (v - decay * sum_state(seen));
+#pragma unroll
+  for (int i = 0; i < DELTA_VECTORS; ++i) {
+    const VEC before = reads ? load_vector(from, i) : (VEC)(0.0f);
+    const VEC column = FMA((VEC)(u), load_vector(k, i), (fades == 0 ? (VEC)(decay) : fades[i]) * before);
+    sum = FMA(column, load_vector(q, i), sum);
+    if (writes) store_vector(column, to, i);
+  }
+  return sum_state(sum);
+}
+#endif
+
 // Global ids: DELTA_ROWS rows of S, value head, sequence.
 KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __global const float* restrict k,
                         ulong k_offset, __global const float* restrict v, ulong v_offset,
@@ -286,6 +257,31 @@ KERNEL void gated_delta(IDS __global const float* restrict q, ulong q_offset, __
   v += v_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   y += y_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   const bool mine = first < v_dim;  // lanes beyond v_dim only help to share
+#if LANES == 1
+  if (run[1] == 1) {
+    in += in_offset + (((ulong)max(run[2], 0) * v_heads + head) * v_dim + first) * DELTA_DIM;
+    const int to = run[3] == run[4] ? -1 : table[run[3] + 1];
+    out += out_offset + (((ulong)max(to, 0) * v_heads + head) * v_dim + first) * DELTA_DIM;
+#if DELTA_CHANNELS
+    VEC fades[DELTA_VECTORS];
+    for (int i = 0; i < DELTA_VECTORS; ++i) fades[i] = JOIN(exp_, VW)(load_vector(g, i));
+    const float decay = 1.0f;
+#else
+    const VEC* fades = 0;
+    const float decay = exp(g[0]);
+#endif
+#define ALONE(reads, writes)                 \
+  for (int r = 0; r < DELTA_ROWS; ++r) y[r] = \
+      delta_alone(in + r * DELTA_DIM, out + r * DELTA_DIM, reads, writes, k, q, fades, decay, beta[0], v[r])
+    if (run[2] >= 0 && to >= 0)
+      ALONE(1, 1);
+    else if (run[2] >= 0)
+      ALONE(1, 0);
+    else
+      ALONE(0, to >= 0);
+    return;
+  }
+#endif
   VEC S[DELTA_ROWS][DELTA_VECTORS];
   load_state(S, in + in_offset, ((ulong)run[2] * v_heads + head) * v_dim + first, mine ? run[2] : -1);
   int write = run[3];
