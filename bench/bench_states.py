@@ -90,7 +90,7 @@ class Layers:
         self._device._take_launch_times()
         for states in self._states:
             self._step(states)
-        return sum(each[5] - each[4] for each in self._device._take_launch_times()) / 1e9
+        return float(sum(each[5] - each[4] for each in self._device._take_launch_times())) / 1e9
 
 
 def share_of(found: Race, yardstick: str, scale: float) -> Spread:
