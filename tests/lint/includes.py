@@ -1,7 +1,7 @@
 """The map of includes inside csrc/: which folder includes which. An arrow upwards or a circle is a failure.
 
     python3 tests/lint/includes.py            says what is wrong; 1 if something is
-    python3 tests/lint/includes.py --write    also draws the map into docs/design.md
+    python3 tests/lint/includes.py --write    also draws the map into docs/layers.md
 
 A folder is a layer of csrc/CMakeLists.txt, `kvtrie_layer(NAME BELOW...)`, and may include itself and all that lies
 below it. Two headers that include each other, over any number of others, are a circle even in one folder. Needs
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "csrc"
-PAGE = ROOT / "docs" / "design.md"
+PAGE = ROOT / "docs" / "layers.md"
 BEGIN, END = "<!-- includes: begin -->\n", "<!-- includes: end -->\n"
 INCLUDE = re.compile(r'^#include "([\w/]+)/(\w+\.h)"', flags=re.M)
 
@@ -96,7 +96,7 @@ def problems() -> list[str]:
 
 
 def page() -> str:
-    """docs/design.md with the map as it is now."""
+    """docs/layers.md with the map as it is now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return f"{before}{BEGIN}\n{drawing(includes(), layers())}\n{END}{rest.partition(END)[2]}"
 

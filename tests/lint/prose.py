@@ -297,8 +297,8 @@ def drawings() -> Warnings:
     for name, draw in pictures.PICTURES.items():
         if draw().svg() != text_of(f"docs/images/{name}.svg"):
             yield f"docs/images/{name}.svg", 0, "not what docs/site/pictures.py draws now"
-    if includes.page() != text_of("docs/design.md"):
-        yield "docs/design.md", 0, "not the includes of now: tests/lint/includes.py --write"
+    if includes.page() != text_of("docs/layers.md"):
+        yield "docs/layers.md", 0, "not the includes of now: tests/lint/includes.py --write"
     for plot in sorted((ROOT / "docs" / "results").glob("*/*.svg")):
         if "prefers-color-scheme: dark" not in plot.read_text(encoding="utf-8"):
             yield plot.relative_to(ROOT).as_posix(), 0, "has no colours for dark pages"
