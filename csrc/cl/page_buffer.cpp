@@ -21,27 +21,34 @@ Known& known() {
   return *all;
 }
 
+struct Map {
+  explicit Map(std::size_t count) : data(map_huge_pages(count)), bytes(count) {}
+  ~Map() {
+    if (data != nullptr) unmap_huge_pages(data, bytes);
+  }
+  Map(const Map&) = delete;
+  Map& operator=(const Map&) = delete;
+
+  std::byte* const data;
+  const std::size_t bytes;
+};
+
+// A map that is known as long as it lasts. Throws std::bad_alloc.
 struct Pages {
-  explicit Pages(std::size_t count) : data(map_huge_pages(count)), bytes(count) {
-    if (data == nullptr) return;
+  explicit Pages(std::size_t bytes) : map(bytes) {
     Known& all = known();
     const MutexLock lock(all.mutex);
-    all.begins.insert(data);
+    all.begins.insert(map.data);
   }
   ~Pages() {
-    if (data == nullptr) return;
     Known& all = known();
-    {
-      const MutexLock lock(all.mutex);
-      all.begins.erase(data);
-    }
-    unmap_huge_pages(data, bytes);
+    const MutexLock lock(all.mutex);
+    all.begins.erase(map.data);
   }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
-  std::byte* data;
-  std::size_t bytes;
+  const Map map;
 };
 
 void CL_CALLBACK end_pages(cl_mem, void* pages) { delete static_cast<Pages*>(pages); }
@@ -54,9 +61,9 @@ bool takes_huge_pages(const DeviceInfo& info, std::size_t bytes) noexcept {
 
 cl_mem create_in_huge_pages(cl_context context, std::size_t bytes) {
   auto pages = std::make_unique<Pages>(bytes);
-  if (pages->data == nullptr) return nullptr;
+  if (pages->map.data == nullptr) return nullptr;
   cl_int code = CL_SUCCESS;
-  cl_mem handle = clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, pages->data, &code);
+  cl_mem handle = clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, pages->map.data, &code);
   if (code != CL_SUCCESS) return nullptr;
   if (clSetMemObjectDestructorCallback(handle, end_pages, pages.get()) == CL_SUCCESS) {
     static_cast<void>(pages.release());  // the callback ends them
