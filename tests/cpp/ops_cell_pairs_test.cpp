@@ -60,13 +60,15 @@ class CellPairs : public OpsTest, public ::testing::WithParamInterface<Way> {
   const ForcedWidth width_{GetParam().width};
 };
 
-INSTANTIATE_TEST_SUITE_P(EachFamilyAndWidth, CellPairs,
-                         ::testing::Values(Way{KernelFamily::kSerial, 16}, Way{KernelFamily::kSerial, 8},
-                                           Way{KernelFamily::kSerial, 4}, Way{KernelFamily::kWorkGroup, 4}),
-                         [](const auto& info) {
-                           return std::string(info.param.family == KernelFamily::kSerial ? "Serial" : "WorkGroup") +
-                                  std::to_string(info.param.width);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    EachFamilyAndWidth, CellPairs,
+    ::testing::ValuesIn(oracle::sampled({Way{KernelFamily::kSerial, 16}, Way{KernelFamily::kWorkGroup, 4},
+                                         Way{KernelFamily::kSerial, 8}, Way{KernelFamily::kSerial, 4}},
+                                        2, 2)),
+    [](const auto& info) {
+      return std::string(info.param.family == KernelFamily::kSerial ? "Serial" : "WorkGroup") +
+             std::to_string(info.param.width);
+    });
 
 TEST_P(CellPairs, RowsAreKeptMovedTurnedAndReadAsOnTheHost) {
   for (const CellFormats& formats : pairs()) {
