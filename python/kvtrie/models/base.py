@@ -59,6 +59,7 @@ class Model(WithHead):
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
     last_norm: ClassVar[bool] = True  # whether a norm stands behind the last layer
+    recorded: ClassVar[bool] = True  # whether its steps are
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
@@ -212,10 +213,9 @@ class Model(WithHead):
             raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
             )
-        tokens = checked_tokens(step, self.config)
-        wanted = Rows(step, all_rows, rows)
-        helper = self._helper
-        replayed = self.replays and wanted.all and isinstance(step, Step) and (helper is None or helper.over)
+        tokens, wanted, helper = checked_tokens(step, self.config), Rows(step, all_rows, rows), self._helper
+        over = helper is None or helper.over
+        replayed = self.replays and self.recorded and over and wanted.all and isinstance(step, Step)
         if hidden:
             return self._with_hidden(step, tokens, wanted, replayed)
         if replayed:
