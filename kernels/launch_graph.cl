@@ -60,49 +60,13 @@
 #ifndef MATMUL_FORMS
 #define MATMUL_FORMS 1  // of products, by how weights are kept and how many rows there are
 #endif
-// The host gives WORDS, the most arguments of a kernel, and WITH_name for each kernel that the step has.
+// The host gives WITH_name for each kernel that the step has.
 
 #include "launch_layout.clh"
 #include "launch_locate.clh"
+#include "launch_words.clh"
 
 // ---- the kernels of launch_table.clh --------------------------------------------------------------------------------
-
-// Numbers of all kernels: KERNEL_name.
-enum {
-#define HAS(name) 1
-#define LAUNCH(program, name) KERNEL_##name,
-#define COUNTED(program, name, axis, count) KERNEL_##name,
-#define POINTER(T, name)
-#define SLOT(role, T, name)
-#define NUMBER(T, name)
-#define PLANNED(name, count)
-#define END(name)
-#include "launch_table.clh"  // each time
-};
-
-// The words of an operation by name: name_words.
-#define HAS(name) 1
-#define LAUNCH(program, name) typedef struct {
-#define COUNTED(program, name, axis, count) typedef struct {
-#define POINTER(T, name) ulong name;
-#define SLOT(role, T, name) ulong name;
-#define NUMBER(T, name) ulong name;
-#define PLANNED(name, count) ulong name;
-#define END(name) } name##_words;
-#include "launch_table.clh"  // each time
-
-typedef union {
-  ulong words[WORDS];
-#define HAS(name) 1
-#define LAUNCH(program, name)
-#define COUNTED(program, name, axis, count)
-#define POINTER(T, name)
-#define SLOT(role, T, name)
-#define NUMBER(T, name)
-#define PLANNED(name, count)
-#define END(name) name##_words of_##name;
-#include "launch_table.clh"  // each time
-} Arguments;
 
 // Prototypes, which must agree with the kernels above.
 #define PRODUCTS_APART
@@ -117,14 +81,6 @@ typedef union {
 #include "launch_table.clh"  // each time
 
 // ---- operations -----------------------------------------------------------------------------------------------------
-
-typedef struct {
-  int kernel_, own, size[3];
-  int axis, count_at;  // where `axis` is not -1: size[axis] is the int `count_at` of the headers
-  int header_at;       // of the cache that it is of, in ints from the first header
-  int form, unused;    // of a product
-  Arguments arguments;
-} Op;
 
 typedef struct {
   __global int *step, *header;
@@ -146,9 +102,10 @@ __global void* find(ulong word, const Worker* worker) {
   return worker->step + (slot - kSlotStep);
 }
 
-#define WORD_AS_int(word) ((int)(word))
-#define WORD_AS_ulong(word) (word)
-#define WORD_AS_float(word) as_float((uint)(word))
+// Of launch_cases.clh.
+#define OPS
+#define GIVEN worker
+#define CALLED_WITH x, y, z
 
 // ---- products: once for each form -----------------------------------------------------------------------------------
 
@@ -218,16 +175,7 @@ void run_item(const Op* op, int item, const Worker* worker) {
   switch (op->kernel_) {
 #define PRODUCTS_APART
 #define HAS(name) WITH_##name
-#define LAUNCH(program, name)                                  \
-  case KERNEL_##name: {                                        \
-    const name##_words* words = &op->arguments.of_##name;      \
-    name(x, y, z
-#define COUNTED(program, name, axis, count) LAUNCH(program, name)
-#define POINTER(T, name) , (__global T*)find(words->name, worker)
-#define SLOT(role, T, name) , (__global T*)find(words->name, worker)
-#define NUMBER(T, name) , WORD_AS_##T(words->name)
-#define PLANNED(name, count) , worker->header[op->header_at + count]
-#define END(name) ); break; }
+#include "launch_cases.clh"  // each time
 #include "launch_table.clh"  // each time
     default:
       run_product(op, x, y, z, worker);

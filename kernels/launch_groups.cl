@@ -84,51 +84,7 @@ INLINE void await(const Turn* turn) {
 #define ATTENTION_BYTES 0
 #endif
 
-// Numbers of all kernels: KERNEL_name.
-enum {
-#define HAS(name) 1
-#define LAUNCH(program, name) KERNEL_##name,
-#define COUNTED(program, name, axis, count) KERNEL_##name,
-#define POINTER(T, name)
-#define SLOT(role, T, name)
-#define NUMBER(T, name)
-#define PLANNED(name, count)
-#define END(name)
-#include "launch_table.clh"  // each time
-};
-
-// The words of an operation by name: name_words.
-#define HAS(name) 1
-#define LAUNCH(program, name) typedef struct {
-#define COUNTED(program, name, axis, count) typedef struct {
-#define POINTER(T, name) ulong name;
-#define SLOT(role, T, name) ulong name;
-#define NUMBER(T, name) ulong name;
-#define PLANNED(name, count) ulong name;
-#define END(name) } name##_words;
-#include "launch_table.clh"  // each time
-
-// The union of all makes room for the most words that a kernel has.
-typedef union {
-#define HAS(name) 1
-#define LAUNCH(program, name)
-#define COUNTED(program, name, axis, count)
-#define POINTER(T, name)
-#define SLOT(role, T, name)
-#define NUMBER(T, name)
-#define PLANNED(name, count)
-#define END(name) name##_words of_##name;
-#include "launch_table.clh"  // each time
-} Arguments;
-
-// As GraphOp of csrc/ops/launch_graph_ops.h.
-typedef struct {
-  int kernel_, own, size[3];  // own: 0
-  int axis, count_at;         // where `axis` is not -1: size[axis] is multiplied by the int `count_at` of the headers
-  int header_at;              // of the cache that it is of, in ints from the first header
-  int form, unused;           // of a product
-  Arguments arguments;
-} Op;
+#include "launch_words.clh"
 
 typedef struct {
   __global int *step, *header;
@@ -146,9 +102,10 @@ INLINE __global void* find(ulong word, const Step* step) {
   return step->step + (slot - kSlotStep);
 }
 
-#define WORD_AS_int(word) ((int)(word))
-#define WORD_AS_ulong(word) (word)
-#define WORD_AS_float(word) as_float((uint)(word))
+// Of launch_cases.clh.
+#define OPS __global
+#define GIVEN step
+#define CALLED_WITH x, y, z, turn
 
 // ---- one group of a recorded launch ---------------------------------------------------------------------------------
 
@@ -242,19 +199,14 @@ INLINE int items_of(const __global Op* op, const Step* step) {
 
 INLINE void run_lane(const __global Op* op, int x, int y, int z, const Step* step) {
   switch (op->kernel_) {
+#undef CALLED_WITH
+#define CALLED_WITH x, y, z
 #define PRODUCTS_APART
 #define HAS(name) WITH_##name
-#define LAUNCH(program, name)                                            \
-  case KERNEL_##name: {                                                  \
-    const __global name##_words* words = &op->arguments.of_##name;       \
-    name(x, y, z
-#define COUNTED(program, name, axis, count) LAUNCH(program, name)
-#define POINTER(T, name) , (__global T*)find(words->name, step)
-#define SLOT(role, T, name) , (__global T*)find(words->name, step)
-#define NUMBER(T, name) , WORD_AS_##T(words->name)
-#define PLANNED(name, count) , step->header[op->header_at + count]
-#define END(name) ); break; }
+#include "launch_cases.clh"  // each time
 #include "launch_table.clh"  // each time
+#undef CALLED_WITH
+#define CALLED_WITH x, y, z, turn
   }
 }
 
@@ -273,16 +225,7 @@ INLINE void run_item(const __global Op* op, int item, const Turn* turn, const St
 #define HAS(name) HAS_##name
 #define HAS_tensor_attend 1
 #define HAS_tensor_few 0
-#define LAUNCH(program, name)                                            \
-  case KERNEL_##name: {                                                  \
-    const __global name##_words* words = &op->arguments.of_##name;       \
-    name(x, y, z, turn
-#define COUNTED(program, name, axis, count) LAUNCH(program, name)
-#define POINTER(T, name) , (__global T*)find(words->name, step)
-#define SLOT(role, T, name) , (__global T*)find(words->name, step)
-#define NUMBER(T, name) , WORD_AS_##T(words->name)
-#define PLANNED(name, count) , step->header[op->header_at + count]
-#define END(name) ); break; }
+#include "launch_cases.clh"         // each time
 #include "launch_table_groups.clh"  // each time
 #include "launch_table_done.clh"    // each time
 #endif

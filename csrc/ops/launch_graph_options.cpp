@@ -126,7 +126,6 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
       options.add_if_missing(cat(name, "_FORM", form), "0");
   }
   options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.products().size())));
-  options.add_if_missing("WORDS", cat(kLaunchWords));
   return options.text();
 }
 
