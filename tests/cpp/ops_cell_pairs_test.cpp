@@ -39,11 +39,6 @@ struct Twin {
   }
 };
 
-struct Way {
-  KernelFamily family;
-  std::int32_t width;
-};
-
 class CellPairs : public OpsTest, public ::testing::WithParamInterface<Way> {
  protected:
   // One format for both is what the tests of each format have, but for turned ones.
@@ -60,15 +55,7 @@ class CellPairs : public OpsTest, public ::testing::WithParamInterface<Way> {
   const ForcedWidth width_{GetParam().width};
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    EachFamilyAndWidth, CellPairs,
-    ::testing::ValuesIn(oracle::sampled({Way{KernelFamily::kSerial, 16}, Way{KernelFamily::kWorkGroup, 4},
-                                         Way{KernelFamily::kSerial, 8}, Way{KernelFamily::kSerial, 4}},
-                                        2, 2)),
-    [](const auto& info) {
-      return std::string(info.param.family == KernelFamily::kSerial ? "Serial" : "WorkGroup") +
-             std::to_string(info.param.width);
-    });
+INSTANTIATE_TEST_SUITE_P(EachFamilyAndWidth, CellPairs, each_way(), name_of_way);
 
 TEST_P(CellPairs, RowsAreKeptMovedTurnedAndReadAsOnTheHost) {
   for (const CellFormats& formats : pairs()) {

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "bounds.h"
+#include "circle.h"
 #include "ops/attention.h"
 #include "ops/cells.h"
 #include "ops/family.h"
@@ -108,6 +110,20 @@ class ForcedWidth {
   ForcedWidth(const ForcedWidth&) = delete;
   ForcedWidth& operator=(const ForcedWidth&) = delete;
 };
+
+// How kernels over cells in blocks compute: by work-groups, and serially with vectors of each width.
+struct Way {
+  KernelFamily family;
+  std::int32_t width;
+};
+inline auto each_way() {
+  return ::testing::ValuesIn(oracle::sampled({Way{KernelFamily::kSerial, 16}, Way{KernelFamily::kWorkGroup, 4},
+                                              Way{KernelFamily::kSerial, 8}, Way{KernelFamily::kSerial, 4}},
+                                             2, 2));
+}
+inline std::string name_of_way(const ::testing::TestParamInfo<Way>& info) {
+  return (info.param.family == KernelFamily::kSerial ? "Serial" : "WorkGroup") + std::to_string(info.param.width);
+}
 
 // Fails when a kernel variant did not pass its self-test: its replacement would hide what is wrong with it. Where the
 // environment has KVTRIE_TEST_VECTOR_WIDTH (4, 8 or 16), kernels use vectors of that many floats.

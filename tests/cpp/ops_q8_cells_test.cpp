@@ -75,26 +75,13 @@ struct Twin {
   }
 };
 
-struct Way {
-  KernelFamily family;
-  std::int32_t width;
-};
-
 class Q8Cells : public OpsTest, public ::testing::WithParamInterface<Way> {
  protected:
   const ForcedFamily family_{GetParam().family};
   const ForcedWidth width_{GetParam().width};
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    EachFamilyAndWidth, Q8Cells,
-    ::testing::ValuesIn(oracle::sampled({Way{KernelFamily::kSerial, 16}, Way{KernelFamily::kWorkGroup, 4},
-                                         Way{KernelFamily::kSerial, 8}, Way{KernelFamily::kSerial, 4}},
-                                        2, 2)),
-    [](const auto& info) {
-      return std::string(info.param.family == KernelFamily::kSerial ? "Serial" : "WorkGroup") +
-             std::to_string(info.param.width);
-    });
+INSTANTIATE_TEST_SUITE_P(EachFamilyAndWidth, Q8Cells, each_way(), name_of_way);
 
 TEST_P(Q8Cells, RowsOfEveryKindHaveTheBytesOfTheHost) {
   for (const std::uint32_t v_dim : {32U, 0U}) {
