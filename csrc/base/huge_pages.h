@@ -2,7 +2,7 @@
 //
 // A processor finds 2 MiB of huge pages by one entry of its tables, and pages of 4 KiB by 512, which it reads from
 // memory again and again while something larger than its caches is streamed: on a virtual machine, where each entry is
-// looked up twice over, that took a third of the time of reading weights (docs/performance.md).
+// looked up twice over, that took a third of the time of reading weights (docs/bounds.md).
 //
 // Threads: any. Units: bytes.
 #pragma once

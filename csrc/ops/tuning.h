@@ -5,8 +5,8 @@
 //     call   --> rows, format of the weight ----+--> one row of the table --> options of the kernel
 //
 // A row is data: `bench/ops_tune.cpp` (./dev tune) tries what a kernel allows on the device at hand and prints rows in
-// the form of tuning_table.cpp; docs/gpu.md says how to add some. `refusal` says what a kernel does not allow, and a
-// test holds every row to it.
+// the form of tuning_table.cpp; docs/devices.md says how to add some. `refusal` says what a kernel does not allow, and
+// a test holds every row to it.
 //
 // Units: bytes, numbers of k, panels of 16 outputs, work-items, as each member says. Threads: constant.
 #pragma once

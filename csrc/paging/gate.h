@@ -13,7 +13,7 @@
 //     the cache was closed        A throws kClosed at once
 //
 // Work that grows with the size of the tree is done in pieces (Pieces): between two of them the call is outside, and
-// another call that waits for the mutex has a turn. Only the calls that docs/performance.md names hold it for longer.
+// another call that waits for the mutex has a turn. Only the calls that docs/bounds.md names hold it for longer.
 //
 // Threads: a Call belongs to the thread that made it; what is guarded by the mutex says so; Turns may be used by any.
 // Units: seconds of the cache's clock.

@@ -12,6 +12,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/parallel.h"
 
@@ -30,7 +31,7 @@ std::byte* allocate_aligned(std::uint64_t bytes) {
 std::byte* take_memory(ByteBudget& budget, std::uint64_t bytes) {
   if (bytes < SpareMemory::kSmallest) return allocate_aligned(bytes);
   std::byte* spare = budget.take_spare(bytes);
-  return spare != nullptr ? spare : map_pages(bytes);
+  return spare != nullptr ? spare : map_huge_pages(bytes);
 }
 
 void give_memory(ByteBudget& budget, std::byte* data, std::uint64_t bytes) noexcept {

@@ -9,10 +9,6 @@
 
 namespace kvtrie {
 
-std::byte* map_pages(std::uint64_t bytes) noexcept { return map_huge_pages(bytes); }
-
-void unmap_pages(std::byte* data, std::uint64_t bytes) noexcept { unmap_huge_pages(data, bytes); }
-
 SpareMemory::~SpareMemory() { shrink_to(0); }
 
 // The block nearest in size: what it lacks is fresh, what it has too much goes back.
@@ -27,7 +23,7 @@ std::byte* SpareMemory::take(std::uint64_t bytes) noexcept {
   if (block.bytes == bytes) return block.data;
   void* data = ::mremap(block.data, block.bytes, bytes, MREMAP_MAYMOVE);
   if (data != MAP_FAILED) return static_cast<std::byte*>(data);
-  unmap_pages(block.data, block.bytes);
+  unmap_huge_pages(block.data, block.bytes);
   return nullptr;
 }
 
@@ -36,14 +32,14 @@ void SpareMemory::keep(std::byte* data, std::uint64_t bytes) noexcept {
     blocks_.push_back({data, bytes});
     bytes_ += bytes;
   } catch (const std::bad_alloc&) {
-    unmap_pages(data, bytes);
+    unmap_huge_pages(data, bytes);
   }
 }
 
 void SpareMemory::shrink_to(std::uint64_t bytes) noexcept {
   auto gone = blocks_.begin();
   for (; gone != blocks_.end() && bytes_ > bytes; ++gone) {
-    unmap_pages(gone->data, gone->bytes);
+    unmap_huge_pages(gone->data, gone->bytes);
     bytes_ -= gone->bytes;
   }
   blocks_.erase(blocks_.begin(), gone);

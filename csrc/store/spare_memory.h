@@ -15,10 +15,6 @@
 
 namespace kvtrie {
 
-// Memory by whole pages; null when the machine has none left. `bytes` of `unmap_pages` are those it was mapped with.
-std::byte* map_pages(std::uint64_t bytes) noexcept;
-void unmap_pages(std::byte* data, std::uint64_t bytes) noexcept;
-
 class SpareMemory {
  public:
   static constexpr std::uint64_t kSmallest = std::uint64_t{1} << 20;  // smaller blocks are not worth it
@@ -29,7 +25,7 @@ class SpareMemory {
   SpareMemory& operator=(const SpareMemory&) = delete;
 
   std::byte* take(std::uint64_t bytes) noexcept;             // null when there is none to be made of what is kept
-  void keep(std::byte* data, std::uint64_t bytes) noexcept;  // of map_pages or take, with the size it has
+  void keep(std::byte* data, std::uint64_t bytes) noexcept;  // of map_huge_pages or take, with the size it has
   void shrink_to(std::uint64_t bytes) noexcept;              // oldest first
   std::uint64_t bytes() const noexcept { return bytes_; }
 

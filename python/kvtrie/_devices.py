@@ -46,7 +46,7 @@ def _rank(device: _core.Device) -> tuple[int, int, int]:
 
 
 def emulation() -> str:
-    """What every device emulates, for tests: the variable KVTRIE_EMULATED_DEVICE (docs/gpu.md)."""
+    """What every device emulates, for tests: the variable KVTRIE_EMULATED_DEVICE (docs/devices.md)."""
     return os.environ.get("KVTRIE_EMULATED_DEVICE", "")
 
 

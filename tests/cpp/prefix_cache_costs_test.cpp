@@ -1,4 +1,4 @@
-// What calls cost where much is known: nodes that are looked at or go, counted, not seconds (docs/performance.md).
+// What calls cost where much is known: nodes that are looked at or go, counted, not seconds (docs/bounds.md).
 //
 // A call is counted piece by piece: it reads the clock when it begins and whenever it has let others in.
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/huge_pages.h"
 #include "store/blob.h"
 
 namespace kvtrie {
@@ -11,22 +12,22 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 TEST(SpareMemory, GivesBackTheBlockNearestInSize) {
   SpareMemory spare;
-  std::byte* small = map_pages(1 * kMiB);
-  std::byte* large = map_pages(4 * kMiB);
+  std::byte* small = map_huge_pages(1 * kMiB);
+  std::byte* large = map_huge_pages(4 * kMiB);
   spare.keep(small, 1 * kMiB);
   spare.keep(large, 4 * kMiB);
   EXPECT_EQ(spare.bytes(), 5 * kMiB);
   std::byte* taken = spare.take(4 * kMiB);
   EXPECT_EQ(taken, large);
   EXPECT_EQ(spare.bytes(), 1 * kMiB);
-  unmap_pages(taken, 4 * kMiB);
+  unmap_huge_pages(taken, 4 * kMiB);
 }
 
 // Cut or grown, all of it can be written, and what was in it is still there as far as it reaches.
 TEST(SpareMemory, CutsAndGrowsByWholePages) {
   for (const std::uint64_t wanted : {kMiB + 12345, 4 * kMiB, 9 * kMiB + 1}) {
     SpareMemory spare;
-    std::byte* block = map_pages(4 * kMiB);
+    std::byte* block = map_huge_pages(4 * kMiB);
     block[kMiB] = std::byte{42};
     spare.keep(block, 4 * kMiB);
     std::byte* taken = spare.take(wanted);
@@ -34,14 +35,14 @@ TEST(SpareMemory, CutsAndGrowsByWholePages) {
     EXPECT_EQ(taken[kMiB], std::byte{42});
     for (std::uint64_t at = 0; at < wanted; at += 4096) taken[at] = std::byte{7};
     taken[wanted - 1] = std::byte{7};
-    unmap_pages(taken, wanted);
+    unmap_huge_pages(taken, wanted);
   }
 }
 
 TEST(SpareMemory, HasNothingToGiveWhenNothingIsKept) {
   SpareMemory spare;
   EXPECT_EQ(spare.take(kMiB), nullptr);
-  spare.keep(map_pages(2 * kMiB), 2 * kMiB);
+  spare.keep(map_huge_pages(2 * kMiB), 2 * kMiB);
   spare.shrink_to(2 * kMiB);
   EXPECT_EQ(spare.bytes(), 2 * kMiB);
   spare.shrink_to(2 * kMiB - 1);
