@@ -101,7 +101,7 @@ int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STE
 #if INTEGER
 #include "matmul_integer.clh"  // each time
 #elif BLOCKED
-#include "matmul_blocks.clh"
+#include "matmul_blocks.clh"  // each time
 #else
 
 // Nothing that is asked for faults, so it may lie beyond the end.

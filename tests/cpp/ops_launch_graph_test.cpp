@@ -305,6 +305,40 @@ TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
   EXPECT_EQ(download<std::uint32_t>(again), wanted);
 }
 
+// Products of many rows, as of streams, beside those of few, in each order: the kernel has a form of each.
+TEST_F(LaunchGraphTest, ProductsOfManyRowsAreFormsLikeOthers) {
+  Random random(16);
+  constexpr std::int64_t kRows = 3, kParts = 4, kSize = 64;
+  const Tensor table = upload(random.normals(10 * kSize), {10, kSize});
+  const auto packed = [&](DType stored, std::int64_t out, std::int64_t in) {
+    return pack(upload_as(random.normals(out * in, 0.2f), stored, {out, in}));
+  };
+  for (const DType stored : {DType::kFloat32, DType::kFloat16}) {
+    const PackedWeight few = packed(DType::kFloat32, kSize, kSize), head = packed(DType::kFloat16, 10, kSize),
+                       many = packed(stored, kSize / kParts, kSize / kParts),
+                       again = packed(DType::kFloat16, kSize / kParts, kSize / kParts);
+    for (const bool first : {true, false}) {
+      SCOPED_TRACE(cat(name_of(stored), ", many rows first: ", first));
+      const auto step = [&](const std::vector<std::int32_t>& ids) {
+        Tensor x = embedding(table, Tensor::from_host(device_ptr(), DType::kInt32, {kRows}, ids.data()));
+        if (!first) x = matmul(x, few);
+        x = matmul(matmul(x.reshape({kRows * kParts, kSize / kParts}), many), again).reshape({kRows, kSize});
+        if (first) x = matmul(x, few);
+        return matmul(x, head);
+      };
+      const std::vector<std::int32_t> ids{1, 5, 9}, others{7, 2, 4};
+      step(ids);  // proves the kernels
+      LaunchRecording recording(device_ptr());
+      const Tensor out = step(ids);
+      std::string reason;
+      const auto graph = LaunchGraph::make(recording, {ids, {}, {}, {}}, out, reason);
+      ASSERT_NE(graph, nullptr) << reason;
+      EXPECT_TRUE(same_bits(graph->replay({ids, {}, {}}), out));
+      EXPECT_TRUE(same_bits(graph->replay({others, {}, {}}), step(others)));
+    }
+  }
+}
+
 // Whatever operation makes the result, a replay gives a new tensor.
 TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
   Random random(10);
