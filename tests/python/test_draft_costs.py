@@ -284,6 +284,7 @@ def test_copies_are_whole_while_another_thread_measures() -> None:
     copies = 0
     while not done.is_set() or copies == 0:
         found = StepSeconds.known(model, False)
-        assert all(found.of(rows) == 1.0 for rows in range(1, 2000, 50) if found.any)
+        assert found.any or not found._ratios
+        assert all(found.of(rows) == 1.0 for rows in found._ratios)  # beyond those, it is a guess
         copies += 1
     thread.join()
