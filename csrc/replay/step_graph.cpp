@@ -44,6 +44,12 @@ void add_choices(std::vector<ops::StepTables>& tables, const std::vector<CausalH
     tables[cache].choices.push_back(holds[cache].choice(ratio, masked));
 }
 
+// Of a step without any, as one that computes a token again may be, layers launch nothing to put rows, and neither would
+// a replay.
+bool puts_rows(const CausalHold& hold) {
+  return std::ranges::any_of(hold.tables().rows, [](const ops::QkvRows::Row& row) { return row.cell >= 0; });
+}
+
 bool chooses_copies(const std::vector<CausalHold>& holds, const ops::LaunchGraph& graph) {
   return std::ranges::any_of(graph.choices(), [&](const auto& choice) { return holds[choice.cache].copies(); });
 }
@@ -216,9 +222,11 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   std::vector<ops::RecordedTables> tables;
   for (const CausalHold& hold : holds()) {
     tables.push_back(hold.recorded());
-    passing_ = passing_ || (!tables.back().choices.empty() && hold.copies());
+    if (!tables.back().choices.empty() && hold.copies())
+      reason_ = "keys that have moved are copied where some are chosen";
+    if (!puts_rows(hold)) reason_ = "all rows of the step are in one of its caches already";
   }
-  if (passing_) reason_ = "keys that have moved are copied where some are chosen";
+  passing_ = !reason_.empty();
   if (alike(*step_, further_)) reason_ = "further inputs are like others of the step";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;

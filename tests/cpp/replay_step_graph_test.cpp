@@ -25,6 +25,7 @@ Tensor numbers(Shape shape, float scale) {
 
 // Two layers of attention between an embedding and a head.
 struct Model {
+  bool apart = false;  // K and V are put by themselves
   Tensor table = numbers({kVocab, kHeads*kDim}, 1.0f), norm = numbers({kHeads * kDim}, 0.9f);
   ops::PackedWeight qkv = ops::pack(numbers({kWidth, kHeads*kDim}, 0.2f)),
                     head = ops::pack(numbers({kVocab, kHeads*kDim}, 0.3f));
@@ -33,8 +34,16 @@ struct Model {
     Tensor x = looked_up(step->tokens());
     for (const std::vector<std::int32_t>& ids : further) x = ops::add(x, looked_up(ids));
     for (const std::int32_t layer : {0, 1})
-      x = ops::add(x, step->attend_qkv(layer, ops::matmul(ops::rms_norm(x, norm, 1e-5f), qkv), {}, {}));
+      x = ops::add(x, attended(*step, layer, ops::matmul(ops::rms_norm(x, norm, 1e-5f), qkv)));
     return ops::matmul(x, head);
+  }
+
+  Tensor attended(Step& step, std::int32_t layer, const Tensor& mixed) const {
+    if (!apart) return step.attend_qkv(layer, mixed, {}, {});
+    std::vector<Tensor> parts = ops::split(mixed, std::vector<std::int64_t>(3, kHeads * kDim));
+    for (Tensor& part : parts) part = part.reshape({part.shape()[0], kHeads, kDim});
+    step.put(layer, parts[1], parts[2]);
+    return step.attend_stored(layer, parts[0], {}).reshape({mixed.shape()[0], kHeads * kDim});
   }
 
   Tensor looked_up(std::span<const std::int32_t> ids) const {
@@ -213,6 +222,40 @@ TEST_F(StepGraphTest, FurtherInputsThatAreLikeOthersAreNotRecorded) {
     const StepPtr step = session->decode();
     const auto recording = graphs_->record(step, {{8}});
     EXPECT_TRUE(recording->finish((*model_)(step, {{8}}))) << recording->reason();
+  }
+}
+
+// Its layers put nothing, so a graph of it would put nothing in later steps either.
+TEST_F(StepGraphTest, AStepWhoseRowsAreThereIsNotRecorded) {
+  const PrefixCachePtr cache = open(), other = open();
+  const Model model{.apart = true};
+  graphs_ = StepGraphs::create();
+  const auto begun = [&](const PrefixCachePtr& in) {
+    SessionPtr session = in->begin("n", Tokens{1, 2, 3});
+    model(session->next_prefill(512));
+    return session;
+  };
+  const SessionPtr session = begun(cache), launched = begun(other);
+  session->recompute();
+  StepPtr step = session->next_prefill(512);
+  auto recording = graphs_->record(step);
+  ASSERT_NE(recording, nullptr);
+  EXPECT_FALSE(recording->finish(model(step)));
+  EXPECT_EQ(recording->reason(), "all rows of the step are in one of its caches already");
+  recording.reset();
+  for (const Token token : {4, 5, 6, 7}) {
+    for (const SessionPtr& each : {session, launched}) each->append(Tokens{token});
+    step = session->decode();
+    Tensor logits = graphs_->replay(*step);
+    EXPECT_EQ(logits.defined(), token > 4);
+    if (!logits.defined()) {
+      recording = graphs_->record(step);
+      ASSERT_NE(recording, nullptr);
+      logits = model(step);
+      EXPECT_TRUE(recording->finish(logits)) << recording->reason();
+      recording.reset();
+    }
+    EXPECT_EQ(values_of(logits), values_of(model(launched->decode())));
   }
 }
 

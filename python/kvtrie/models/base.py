@@ -59,7 +59,6 @@ class Model(WithHead):
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
     last_norm: ClassVar[bool] = True  # whether a norm stands behind the last layer
-    recorded: ClassVar[bool] = True  # whether its steps are
     settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
     ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
     own_rope: ClassVar[Settings] = {}  # what becomes of keys of RoPE, where it is not as in others
@@ -215,7 +214,7 @@ class Model(WithHead):
             )
         tokens, wanted, helper = checked_tokens(step, self.config), Rows(step, all_rows, rows), self._helper
         over = helper is None or helper.over
-        replayed = self.replays and self.recorded and over and wanted.all and isinstance(step, Step)
+        replayed = self.replays and over and wanted.all and isinstance(step, Step)
         if hidden:
             return self._with_hidden(step, tokens, wanted, replayed)
         if replayed:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import FormatError
 from ..attention import AttentionPlan, Temperature
 from ..attention_group import AttentionGroup
@@ -32,8 +34,9 @@ from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
 from ..rope_config import read_rope, whole_heads
 from ..settings import Settings, read, refused
+from ..step_inputs import StepLike
 from ..stored import IMAGES
-from ..weights import WeightSource
+from ..weights import Array, WeightSource
 
 FULL, CHUNKED = "full_attention", "chunked_attention"
 _MOST = 2**31 - 1
@@ -93,8 +96,6 @@ class Llama4(Model):
 
     settings = _SETTINGS
     ignored = IMAGES
-    # Replays are wrong where its caches of chunks and of all tokens keep a row in different cells (test_generates).
-    recorded = False
 
     config: Llama4Config
 
@@ -119,6 +120,10 @@ class Llama4(Model):
         if index in config.expert_layers:
             return LayerPlan(mixer, _experts(config))
         return LayerPlan(mixer, MlpPlan(config.intermediate_size_mlp, prefix="feed_forward"))
+
+    def further_inputs(self, step: StepLike, tokens: Array) -> list[Array]:  # noqa: ARG002 (others look at them)
+        tuned = self.config.tuned if len(self.config.rope_layers) < self.config.num_hidden_layers else None
+        return [] if tuned is None else [tuned.factors(np.asarray(step.positions))]
 
     @classmethod
     def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
