@@ -44,8 +44,8 @@ void add_choices(std::vector<ops::StepTables>& tables, const std::vector<CausalH
     tables[cache].choices.push_back(holds[cache].choice(ratio, masked));
 }
 
-// Of a step without any, as one that computes a token again may be, layers launch nothing to put rows, and neither would
-// a replay.
+// Layers of a step that puts none, as one that computes a token again may be, launch nothing there. Nor would a
+// replay.
 bool puts_rows(const CausalHold& hold) {
   return std::ranges::any_of(hold.tables().rows, [](const ops::QkvRows::Row& row) { return row.cell >= 0; });
 }
@@ -239,7 +239,14 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
 
 bool StepRecording::finish(const Tensor& logits) {
   recording_.stop();
-  std::shared_ptr<const ops::LaunchGraph> graph = made(logits);
+  std::shared_ptr<const ops::LaunchGraph> graph;
+  try {
+    graph = made(logits);
+  } catch (const Error& error) {  // the step itself was computed
+    if (error.kind() != ErrorKind::kDevice) throw;
+    reason_ = error.what();
+    log_message(LogLevel::kWarning, cat("[step_graph] a step is not replayed: ", reason_));
+  }
   before_.clear();
   if (graph == nullptr) {
     graphs_->refuse(*step_, reason_, passing_);

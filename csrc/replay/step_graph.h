@@ -85,7 +85,8 @@ class StepGraphs final : public EndObserver, public std::enable_shared_from_this
 
 class StepRecording {
  public:
-  // `logits`: what the model made of the step. Whether there is a graph now; `reason` says why not.
+  // `logits`: what the model made of the step. Whether there is a graph now; `reason` says why not, also where the
+  // device failed: the step itself was computed.
   bool finish(const Tensor& logits);
   const std::string& reason() const noexcept { return reason_; }
 

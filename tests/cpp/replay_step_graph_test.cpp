@@ -225,6 +225,27 @@ TEST_F(StepGraphTest, FurtherInputsThatAreLikeOthersAreNotRecorded) {
   }
 }
 
+TEST_F(StepGraphTest, ADeviceThatFailsInARecordingIsAReason) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  graphs_ = StepGraphs::create();
+  for (const char* call : {"clCreateBuffer", "clSetKernelArg", "clEnqueueNDRangeKernel"}) {
+    session->append(Tokens{5});
+    const StepPtr step = session->decode();
+    const auto recording = graphs_->record(step);
+    ASSERT_NE(recording, nullptr);
+    const Tensor logits = (*model_)(step);
+    cl::arm_fault(call, 1, -5, /*lasting=*/true);
+    EXPECT_FALSE(recording->finish(logits));
+    cl::disarm_fault();
+    EXPECT_NE(recording->reason().find(call), std::string::npos) << recording->reason();
+    EXPECT_TRUE(step->complete());
+    EXPECT_TRUE(cache->check().empty());
+  }
+  EXPECT_EQ(graphs_->stats().refusals, 3u);
+  EXPECT_EQ(session->length(), 7);
+}
+
 // Its layers put nothing, so a graph of it would put nothing in later steps either.
 TEST_F(StepGraphTest, AStepWhoseRowsAreThereIsNotRecorded) {
   const PrefixCachePtr cache = open(), other = open();
