@@ -93,10 +93,18 @@ def test_a_token_that_was_impossible() -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    return kv.quality(TINY, dtypes=["stored", "float16", "q8_0", "q4_0"], context=128, windows=2)
+    return kv.quality(TINY, dtypes=["stored", "float16", "q8_0"], kv_dtypes=["float16"], context=128, windows=2)
 
 
-def test_every_pair_of_formats_beside_the_reference(tiny: kv.results.Quality) -> None:
+def test_formats_stand_beside_the_reference(tiny: kv.results.Quality) -> None:
+    assert (tiny.reference.dtype, tiny.reference.kv_dtype) == ("float16", "float32")  # as the file has them
+    assert [(each.dtype, each.kv_dtype) for each in tiny.formats] == [("float16", "float16"), ("q8_0", "float16")]
+    assert 0 < tiny.formats[0].kl < tiny.formats[1].kl
+
+
+@pytest.mark.ci  # compiles for each pair
+def test_every_pair_of_formats_beside_the_reference() -> None:
+    tiny = kv.quality(TINY, dtypes=["stored", "float16", "q8_0", "q4_0"], context=128, windows=2)
     reference = tiny.reference
     assert (reference.dtype, reference.kv_dtype) == ("float16", "float32")  # as the file has them
     pairs = [(each.dtype, each.kv_dtype) for each in tiny.formats]
@@ -125,6 +133,7 @@ def test_pairs_of_formats_stand_beside_the_others() -> None:
     assert 2 * found[1].token_bytes == found[0].token_bytes + found[2].token_bytes
 
 
+@pytest.mark.ci  # compiles for each precision
 def test_what_integer_units_lose_is_a_row_of_its_own(tmp_path: Path) -> None:
     """Products of blocks: the reference's are in float32 on every processor."""
     raw, weights = random_llama(5, hidden=64)
