@@ -128,7 +128,8 @@ def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
     for number in range(STEPS):
         random_step(twins, random, not chooses or number > STEPS * 3 // 4)
     stats = twins.models[0].graphs.stats
-    assert stats["replays"] > STEPS // (6 if chooses else 4) and stats["graphs"] >= 3, stats
+    few = chooses or kind in ("experts", "chunks")  # experts of more rows are sorted by the host
+    assert stats["replays"] > STEPS // (6 if few else 4) and stats["graphs"] >= 3, stats
     assert twins.models[1].graphs.stats["replays"] == 0
     never = kind in ("hybrid", "experts", "blocks", "ngrams", "chunks")  # states and chunks cannot be shifted
     assert (twins.shifts > 0) == (not never)
