@@ -44,10 +44,13 @@ void add_choices(std::vector<ops::StepTables>& tables, const std::vector<CausalH
     tables[cache].choices.push_back(holds[cache].choice(ratio, masked));
 }
 
-// Layers of a step that puts none, as one that computes a token again may be, launch nothing there. Nor would a
-// replay.
-bool puts_rows(const CausalHold& hold) {
-  return std::ranges::any_of(hold.tables().rows, [](const ops::QkvRows::Row& row) { return row.cell >= 0; });
+// Why this step has no graph, though others of its size may; empty where it may. Layers of a step that puts no rows, as
+// one that computes a token again may be, launch nothing to put them, and neither would a replay.
+std::string passing_reason(const CausalHold& hold, const ops::RecordedTables& recorded) {
+  const auto puts = [](const ops::QkvRows::Row& row) { return row.cell >= 0; };
+  if (std::ranges::none_of(hold.tables().rows, puts)) return "all rows of the step are in one of its caches already";
+  const bool copies = !recorded.choices.empty() && hold.copies();
+  return copies ? "keys that have moved are copied where some are chosen" : "";
 }
 
 bool chooses_copies(const std::vector<CausalHold>& holds, const ops::LaunchGraph& graph) {
@@ -222,11 +225,8 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   std::vector<ops::RecordedTables> tables;
   for (const CausalHold& hold : holds()) {
     tables.push_back(hold.recorded());
-    if (!tables.back().choices.empty() && hold.copies())
-      reason_ = "keys that have moved are copied where some are chosen";
-    if (!puts_rows(hold)) reason_ = "all rows of the step are in one of its caches already";
+    if (const std::string why = passing_reason(hold, tables.back()); !why.empty()) reason_ = why, passing_ = true;
   }
-  passing_ = !reason_.empty();
   if (alike(*step_, further_)) reason_ = "further inputs are like others of the step";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
