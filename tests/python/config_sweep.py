@@ -178,7 +178,11 @@ def computed(folder: Path) -> Any:
 
 
 def save(model: Any, raw: Raw, folder: Path) -> None:
-    """The checkpoint as transformers saves it, with ``raw`` as its configuration."""
+    """The checkpoint as transformers saves it, with ``raw`` as its configuration.
+
+    transformers finds the names that a family's tensors have in files by ``model_type``, whatever ``raw`` says of it.
+    """
+    model.config.model_type = type(model.config).model_type
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "config.json").write_text(json.dumps(raw))

@@ -287,9 +287,12 @@ def some_windows(raw: Raw, reader: Reader, where: str, default: Sequence[str], w
     Raises ``kv.errors.FormatError`` for a window of null beside a sliding layer.
     """
     kinds = layer_kinds(raw, reader.layers(), (FULL, SLIDING), default, where)
-    missing = None if reader.null("sliding_window") else window
-    sees = reader.within("sliding_window", 1, _MOST, missing) if SLIDING in kinds else 0
-    return {"layer_types": kinds, "sliding_window": sees}
+    if SLIDING not in kinds:
+        return {"layer_types": kinds, "sliding_window": 0}
+    if reader.null("sliding_window"):
+        asks = f"allowed a number, as layer_types has {SLIDING}"
+        raise FormatError(f"[models.config] {where}: sliding_window: got null, {asks}")
+    return {"layer_types": kinds, "sliding_window": reader.within("sliding_window", 1, _MOST, window)}
 
 
 def switched_windows(
