@@ -10,7 +10,8 @@ and V are float16 on both sides; llama.cpp with and without flash attention, of 
 Sides run in turns. A sample of decoding is STEPS steps that go on from where the last sample ended, since states of
 recurrent layers cannot be cut back; before it come a pause, in which the threads of the other side go to sleep, and
 WARM steps. Both sides are fed the same tokens. That they compute the same is told by the logits: the greatest
-difference, of the greatest logit, at the end of a prompt. llama.cpp rounds activations to 8 bits, ours to 16.
+difference, of the greatest logit, at the end of a prompt. llama.cpp rounds activations to 8 bits, ours to 16, with
+``--precision fast`` to 8 as well.
 
 ``--parts`` lists instead which kernels the time of ours goes to, by the device's own clock: of a prompt, and of steps
 behind it that are launched kernel by kernel. ``--clock cpu`` counts the processor's seconds of this process divided by
@@ -99,8 +100,8 @@ class Peer:
 class Sides:
     """Both engines on one file, and random tokens."""
 
-    def __init__(self, file: Path, peer: Any, clock: Clock) -> None:
-        self.model = kv.models.load(file)
+    def __init__(self, file: Path, peer: Any, clock: Clock, precision: str) -> None:
+        self.model = kv.models.load(file, precision=precision)
         self.model.warm_up()  # no helper compiles beside what is timed, and steps are replayed
         self._peer = None if peer is None else peer.Model(file)
         self._clock = clock
@@ -185,9 +186,9 @@ def measure(report: Report, kind: str, sides: Sides, cases: list[str], rounds: i
             side.close()
 
 
-def parts(report: Report, kind: str, file: Path, device: Any) -> None:
+def parts(report: Report, kind: str, file: Path, device: Any, precision: str) -> None:
     """The kernels of a prompt and of steps behind it, of the fastest of three runs."""
-    model = kv.models.load(file, device=device)
+    model = kv.models.load(file, device=device, precision=precision)
     model.replays = False  # a replayed step is one launch
     side = Ours(model, PROMPT + 64)
     prompt = np.random.default_rng(7).integers(3, model.config.vocab_size, PROMPT, np.int32)
@@ -240,10 +241,11 @@ def main() -> None:
     parser.add_argument("--kind", choices=family_models.SHAPES, action="append", help="only this one")
     parser.add_argument("--case", choices=tuple(GOALS), action="append", help="only this one")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
+    parser.add_argument("--precision", choices=("auto", "fast", "exact"), default="auto", help="of our products")
     parser.add_argument("--parts", action="store_true", help="list the kernels of ours instead")
     parser.add_argument("--files", type=Path, help="a folder that keeps the models, to be written once")
     options = parser.parse_args()
-    report = Report(f"kinds of layers beside {PEER}", options.json)
+    report = Report(f"kinds of layers beside {PEER}, precision {options.precision}", options.json)
     device = open_device(times=options.parts)
     report.device(device)
     from peers import gguf_file, llama
@@ -258,9 +260,10 @@ def main() -> None:
         for kind in options.kind or family_models.SHAPES:
             file = family_models.file(kind, options.files or Path(folder))
             if options.parts:
-                parts(report, kind, file, device)
+                parts(report, kind, file, device, options.precision)
                 continue
-            sides = Sides(file, peer if family_models.SHAPES[kind].peer else None, CLOCKS[options.clock])
+            other = peer if family_models.SHAPES[kind].peer else None
+            sides = Sides(file, other, CLOCKS[options.clock], options.precision)
             measure(report, kind, sides, options.case or list(GOALS), options.rounds)
             sides.close()
     report.close(draw)
