@@ -1,6 +1,6 @@
-"""Writes the tables of docs/models.md from the lists that the code goes by.
+"""Writes docs/settings.md from the lists that the code goes by.
 
-    .venv/bin/python tests/lint/settings_page.py            # the page anew, from its line "## The keys" on
+    .venv/bin/python tests/lint/settings_page.py            # the page anew
     .venv/bin/python tests/lint/settings_page.py --check    # 1 if the page says something else than the lists
 
 Needs the module. tests/python/test_config_account.py fails where the page is not current.
@@ -22,17 +22,21 @@ from kvtrie.models.settings import Settings
 from kvtrie.models.settings_table import markdown
 from kvtrie.models.stored import FREQUENCIES
 
-PAGE = ROOT / "docs" / "models.md"
-BEGIN = "## The keys\n"
+PAGE = ROOT / "docs" / "settings.md"
 
 
-def tables() -> str:
-    """The page from ``BEGIN`` on."""
+def page() -> str:
     families = {name: family.settings for name, family in FAMILIES.items()}
     around = {key: setting for key, setting in OUTER.items() if COMMON.get(key) != setting}
     ropes = {kind: _read(rope_settings(kind)) for kind in ("default", *KEYS)}
-    return f"""{BEGIN}
-Of `config.json`, or of its `text_config`. A family is called by its `model_type`.
+    return f"""# Keys of model files
+
+What becomes of each key that a [family](own_family.md) knows; [models.md](models.md) says what *read*, *neutral* and
+*refused* mean.
+
+## config.json
+
+Or its `text_config`. A family is called by its `model_type`; where a key has several rows, each is of other families.
 
 {markdown(families, "family")}
 
@@ -88,11 +92,9 @@ def ignored() -> str:
 
 
 def main() -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    current = page[: page.index(BEGIN)] + tables()
     if "--check" in sys.argv[1:]:
-        return int(page != current)
-    PAGE.write_text(current, encoding="utf-8")
+        return int(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
     return 0
 
 

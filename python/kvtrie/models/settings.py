@@ -2,7 +2,7 @@
 
 Each family has such a list for its ``config.json`` (``Model.settings``) and for its GGUF files (``GgufForm.settings``).
 :func:`settle` holds a file against it before anything is computed, so no setting that changes an answer passes unseen;
-what no list names is told once, by name. The tables in docs/models.md and docs/gguf.md are made of the same lists.
+what no list names is told once, by name. The tables in docs/settings.md and docs/gguf.md are made of the same lists.
 """
 
 from __future__ import annotations

@@ -52,6 +52,4 @@ def _places(names: tuple[str, ...], lists: Mapping[str, Settings]) -> str:
     if len(names) == len(lists):
         return "all"
     others = [name for name in lists if name not in names]
-    if len(others) == 1 and len(lists) > 2:
-        return f"all but {others[0]}"
-    return ", ".join(names)
+    return f"all but {', '.join(others)}" if 2 * len(others) <= len(names) else ", ".join(names)
