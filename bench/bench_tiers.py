@@ -1,8 +1,8 @@
 """What does it cost to send state to host memory and back, against one device copy of the same bytes?
 
 State of 8 layers, 8 K/V heads of 64, float16. The processor's caches are filled with something else before each sample,
-as an idle conversation is not in them. Goals from 16 MiB on: page-out and page-in 1.6 times the copy, gather and
-scatter 1.25 times. bench/tiers_bench.cpp says what each of them is.
+as an idle conversation is not in them. Goals from 16 MiB on: page-out and page-in 1.5 times the copy, gather and
+scatter 1.25 times; of the same tokens in q8_0, half of float16's time. bench/tiers_bench.cpp says what each of them is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SIDES = {
     "PageOut": "page-out",
     "PageIn": "page-in",
 }
+Q8 = {"PageOutQ8": ("PageOut", "page-out, q8_0"), "PageInQ8": ("PageIn", "page-in, q8_0")}
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -58,6 +59,10 @@ def main() -> None:
             report.row(
                 f"{mib:>4} MiB  {name:<15} {sides[side]}   {ratio}", mib=mib, name=name, timing=sides[side], ratio=ratio
             )
+        for side, (whole, name) in Q8.items():
+            ratio = sides.ratio(side, whole)
+            text = f"{mib:>4} MiB  {name:<15} {sides[side]}   {ratio} of float16's"
+            report.row(text, mib=mib, name=name, timing=sides[side], of_float16=ratio)
     report.close(draw)
 
 
