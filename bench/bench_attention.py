@@ -191,7 +191,7 @@ def spans(library: Library, report: Report, rounds: int) -> None:
 def prefill(library: Library, report: Report, rounds: int) -> None:
     """The last 512 rows of a history."""
     for dim, group in ((128, 4), (64, 4), (128, 1)):
-        for length in (512, 4096):
+        for length in (512, 4096, 8192):
             for dtype in ("float32", "float16"):
                 made = spec(length, dtype, dim=dim, group=group, rows=512, layers=1)
                 case = library.open(made)

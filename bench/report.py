@@ -52,7 +52,7 @@ class Report:
     def row(self, text: str, **values: Any) -> None:
         """One line for people and the same figures for programs."""
         self.note(text)
-        self.rows.append({key: asdict(value) if is_dataclass(value) else value for key, value in values.items()})
+        self.rows.append(plain(values))
 
     def close(self, draw: Draw | None = None) -> None:
         """Write the JSON file and the plot when they were asked for."""
@@ -69,6 +69,17 @@ class Report:
         self._file.write_text(json.dumps(content, indent=1) + "\n")
         if draw is not None:
             plot(content, draw, self._file.with_suffix(".svg"))
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: dataclasses as dictionaries and numpy's numbers as Python's, however deep they lie."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value.item() if hasattr(value, "item") else value
 
 
 def plot(content: dict[str, Any], draw: Draw, file: Path) -> None:
