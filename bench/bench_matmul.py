@@ -255,6 +255,27 @@ def beside_clblast(report: Report, rng: np.random.Generator, device: Any) -> Non
         )
 
 
+def beside_float32(report: Report, rng: np.random.Generator, device: Any) -> None:
+    """bfloat16 weights, as most checkpoints are stored, beside the same numbers as float32."""
+    for out, width in ((1536, 512), (4096, 4096)):
+        bfloats = kv.tensor(rng.standard_normal((out, width), dtype=np.float32)).astype("bfloat16")
+        wide = bfloats.astype("float32")
+        count = ROTATED // wide.nbytes + 1
+        weights = {
+            "float32": [kv.ops.pack(wide) for _ in range(count)],
+            "bfloat16": [kv.ops.pack(bfloats) for _ in range(2 * count)],
+        }
+        for rows in (1, 8, 128, 512):
+            x = kv.tensor(rng.standard_normal((rows, width), dtype=np.float32))
+            sides = {dtype: Rotation(lambda w, x=x: kv.ops.matmul(x, w), each, device.finish)
+                     for dtype, each in weights.items()}  # fmt: skip
+            choose_batches(sides, 1.0)
+            result = race(sides, rounds=12, warm_up=1, clocked=sides)
+            ratio = result.ratio("float32", "bfloat16")
+            text = f"{rows:4} x {width:4} -> {out:4}: bfloat16 {ratio} as fast as float32"
+            report.row(text, part="bfloat16", rows=rows, out=out, speed=ratio, **{"in": width})
+
+
 def draw(axes: Any, rows: Rows) -> None:
     """Speed over OpenBLAS by rows: a colour for each square size, dashed for float16 weights, dotted for q8_0."""
     for index, size in enumerate((512, 1024, 2048, 4096)):
@@ -278,7 +299,7 @@ def main() -> None:
     """Print one row for each size and number of rows, then the memory and CLBlast."""
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each size and number of rows")
-    parser.add_argument("--only", choices=("rows", "memory", "clblast"), help="one part")
+    parser.add_argument("--only", choices=("rows", "memory", "clblast", "bfloat16"), help="one part")
     parser.add_argument("--openblas", metavar="KERNELS", help="OPENBLAS_CORETYPE instead of the best one")
     options = parser.parse_args()
     use_best_kernels(options.openblas)
@@ -293,6 +314,8 @@ def main() -> None:
         beside_openblas(report, rng, device, options.seconds)
     if options.only in (None, "clblast"):
         beside_clblast(report, rng, device)
+    if options.only in (None, "bfloat16"):
+        beside_float32(report, rng, device)
     report.close(draw if options.only in (None, "rows") else None)
 
 

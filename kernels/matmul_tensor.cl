@@ -3,11 +3,12 @@
 // Weights are read as they are packed (matmul_tensor_stored.clh): float16, q8_0 or blocks of 2 to 6 bits, all of which
 // halves hold exactly. A number of x becomes two halves, `high` + `low`, after its row was multiplied by a power of two
 // (row_exponent), so two multiplications have 22 of float32's 24 bits, whatever the row's size. With one of TERMS it is
-// `high` alone, 11 bits.
+// `high` alone, 11 bits. Weights of bfloat16, which has float32's range and 8 bits, stay what they are: x becomes three of
+// bfloat16 there, 24 bits, or with one of TERMS two, 16 bits.
 //
 // One order of sums for any number of rows, so that a row's bits do not depend on the rows beside it:
 //
-//     block   32 k     one chain of the matrix unit: high and low of the first 16 k, then of the others, from 0;
+//     block   32 k     one chain of the matrix unit: all terms of the first 16 k, then of the others, from 0;
 //                      CHAINED, from the sum of the slice's blocks before it
 //     slice   a quarter of the blocks: ascending float32 sums of its blocks, scaled where the type has scales
 //     y       (((0 + p_0) + p_1) + p_2) + p_3, divided by the row's power of two, plus `add`
@@ -15,7 +16,7 @@
 //   tensor_few      up to 8 rows. A warp takes a slice of 32 outputs, and waits for no other's:
 //
 //                       | block 7: w, x | block 8: w, x | block 9 ..      on their way into a ring of its own
-//                       lane 4 g + t makes halves of k 4 t .. 4 t + 3 of row g, as it needs them
+//                       lane 4 g + t makes terms of k 4 t .. 4 t + 3 of row g, as it needs them
 //
 //   tensor_split, tensor_many, tensor_join   more rows: matmul_tensor_many.cl
 //
@@ -76,7 +77,7 @@ INLINE void multiply_blocks(int count, uint at, __local const uchar* here, int l
 #if NORMED
       four = normed(four, *(const __local float4*)(here + b * FEW_BYTES + norm_at + 64 * h), by.norm);
 #endif
-      split_4(four, by.factor, x[b].high + 2 * h, x[b].low + 2 * h);
+      split_4(four, by.factor, x[b].terms[0] + 2 * h, 4);
     }
   }
 #pragma unroll

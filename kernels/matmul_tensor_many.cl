@@ -1,9 +1,9 @@
 // Products of more than 8 rows by NVIDIA's matrix instructions: the arithmetic of matmul_tensor.cl, in the same order.
 //
-//   tensor_many     rows whose halves tensor_split made before. A warp has 64 outputs x WARP_ROWS rows, a group
+//   tensor_many     rows whose terms tensor_split made before. A warp has 64 outputs x WARP_ROWS rows, a group
 //                   WARPS_M x WARPS_N warps; blocks of both come to local memory some stages ahead. Where groups would
 //                   be few, SPLIT: each takes one slice, and tensor_join adds them.
-//   tensor_split    rows to halves, in the order of place_of; and what their products are multiplied by.
+//   tensor_split    rows to terms, in the order of place_of; and what their products are multiplied by.
 //   tensor_join     adds the slices of SPLIT.
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -27,15 +27,15 @@
 
 #define ROW_LANES 128  // of tensor_split and tensor_join
 
-// Row r of x as halves: [high: M][k_size], then, of two TERMS, [low: M][k_size], 16 k in the order of place_of; back[r]
-// is what sums are multiplied by. Global size (128, M), local size (128, 1).
+// Row r of x as X_TERMS terms, [term][M][k_size], 16 k in the order of place_of; back[r] is what sums are multiplied by.
+// Global size (128, M), local size (128, 1).
 __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_split(
-    __global const float* restrict x, ulong x_offset, __global uint* restrict halves, ulong halves_offset,
+    __global const float* restrict x, ulong x_offset, __global uint* restrict terms, ulong terms_offset,
     __global float* restrict back, ulong back_offset, int m_size, int k_size) {
   __local float tops[SLICES];
   const int lane = get_local_id(0), row = get_global_id(1);
   x += x_offset + (ulong)row * k_size;
-  halves += (halves_offset + (ulong)row * k_size) / 2;
+  terms += (terms_offset + (ulong)row * k_size) / 2;
   float top = 0.0f;
   for (int k = lane * 4; k < k_size; k += ROW_LANES * 4)
     top = fmax(top, largest_of_4(*(const __global float4*)(x + k)));
@@ -45,39 +45,39 @@ __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_spli
   const int exponent = row_exponent(fmax(fmax(tops[0], tops[1]), fmax(tops[2], tops[3])));
   if (lane == 0) back[back_offset + row] = power_of_two(-exponent);
   for (int k = lane * 4; k < k_size; k += ROW_LANES * 4) {
-    uint high[2], low[2];
-    split_4(*(const __global float4*)(x + k), power_of_two(exponent), high, low);
-    const ulong at = k / 16 * 8 + k % 16 / 4, other = at + (ulong)m_size * k_size / 2;
-    halves[at] = high[0], halves[at + 4] = high[1];
-    if (TERMS == 2) halves[other] = low[0], halves[other + 4] = low[1];
+    uint own[X_TERMS][2];
+    split_4(*(const __global float4*)(x + k), power_of_two(exponent), own[0], 2);
+    __global uint* to = terms + k / 16 * 8 + k % 16 / 4;
+#pragma unroll
+    for (int i = 0; i < X_TERMS; ++i, to += (ulong)m_size * k_size / 2) to[0] = own[i][0], to[4] = own[i][1];
   }
 }
 
 #define WARPS (WARPS_M * WARPS_N)
 #define MANY_LANES (WARP * WARPS)
-#define UNITS (2 * WARPS_M)  // of a group, and so many bytes of their rows' halves
+#define UNITS (2 * WARPS_M)  // of a group
 #define BLOCK_ROWS (WARP_ROWS * WARPS_N)
 #define ROWS8 (WARP_ROWS / 8)  // of a warp: multiplied by one instruction each
 #define SUMS (ROWS8 * 16)      // of a lane
-#define X_BYTES (BLOCK_ROWS * 64)
-#define STAGE_BYTES (UNITS * UNIT_BYTES + TERMS * X_BYTES)
+#define X_BYTES (BLOCK_ROWS * 64)  // of each term
+#define STAGE_BYTES (UNITS * UNIT_BYTES + X_TERMS * X_BYTES)
 #define MANY_STAGES_FIT (RING_BYTES / STAGE_BYTES)
 #define MANY_STAGES (MANY_STAGES_FIT < 2 ? 2 : MANY_STAGES_FIT > 4 ? 4 : MANY_STAGES_FIT)
 #define UNIT_LANES (MANY_LANES / UNITS)  // that bring one unit
 #define MANY_LOADS ((UNIT_CHUNKS + UNIT_LANES - 1) / UNIT_LANES)
-#define X_LOADS (BLOCK_ROWS * 4 / MANY_LANES)  // of each term's halves
+#define X_LOADS (BLOCK_ROWS * 4 / MANY_LANES)  // of each term
 
 // 8 rows of a block, of which lane l names one: row r of the group.
 INLINE void load_rows(uint x_at, int r, int l, Rows8* x) {
   const uint at = x_at + r * 64 + (l / 8 ^ r / 2 % 4) * 16;
-  LOAD_4(x->high, at);
-  if (TERMS == 2) LOAD_4(x->low, at + X_BYTES);
+#pragma unroll
+  for (int i = 0; i < X_TERMS; ++i) LOAD_4(x->terms[i], at + i * X_BYTES);
 }
 
 // Global size (lanes * ceil(M / BLOCK_ROWS), ceil(packed outputs / (64 WARPS_M)), SPLIT: 4), local size (lanes, 1, 1).
 // SPLIT: y is [slice][M][packed outputs], of `y_stride` in all, and nothing is divided, added or activated.
 __kernel __attribute__((reqd_work_group_size(MANY_LANES, 1, 1))) void tensor_many(
-    __global const ushort* restrict halves, ulong halves_offset, __global const float* restrict back, ulong back_offset,
+    __global const ushort* restrict terms, ulong terms_offset, __global const float* restrict back, ulong back_offset,
     __global const uchar* restrict w, ulong w_offset, __global const float* restrict add, ulong add_offset,
     ulong add_stride, int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
     int y_stride, int groups) {
@@ -97,17 +97,17 @@ __kernel __attribute__((reqd_work_group_size(MANY_LANES, 1, 1))) void tensor_man
 #pragma unroll
   for (int j = 0; j < X_LOADS; ++j) {
     const int i = lane + j * MANY_LANES, r = i / 4, c = i % 4;
-    rows[j] = halves + halves_offset + (ulong)min(m0 + r, m_size - 1) * k_size + c * 8;
+    rows[j] = terms + terms_offset + (ulong)min(m0 + r, m_size - 1) * k_size + c * 8;
     rows_to[j] = UNITS * UNIT_BYTES + r * 64 + (c ^ r / 2 % 4) * 16;
   }
-  const ulong low_at = (ulong)m_size * k_size;
+  const ulong term_size = (ulong)m_size * k_size;
 #define BRING(stage, block)                                                                           \
   do {                                                                                                \
     const uint to_ = ring_at + (stage)*STAGE_BYTES;                                                   \
     bring_unit(chunks, MANY_LOADS, group, block, to_ + own_unit * UNIT_BYTES, unit_lane, UNIT_LANES); \
     _Pragma("unroll") for (int j_ = 0; j_ < X_LOADS; ++j_) {                                          \
-      COPY_16(to_ + rows_to[j_], rows[j_] + (block)*UNIT_K);                                          \
-      if (TERMS == 2) COPY_16(to_ + rows_to[j_] + X_BYTES, rows[j_] + low_at + (block)*UNIT_K);       \
+      _Pragma("unroll") for (int i_ = 0; i_ < X_TERMS; ++i_)                                          \
+        COPY_16(to_ + rows_to[j_] + i_ * X_BYTES, rows[j_] + i_ * term_size + (block)*UNIT_K);        \
     }                                                                                                 \
   } while (0)
   const int first = SPLIT ? slice_begin(get_group_id(2), blocks) : 0;

@@ -18,7 +18,7 @@ import kvtrie as kv
 from gpu.products import random_weight
 from gpu.rows import Rows, is_gpu, open_device
 
-STORED = ("float16", "q8_0", "q4_K", "q4_0")
+STORED = ("float16", "bfloat16", "q8_0", "q4_K", "q4_0")
 PRECISIONS = ("auto", "fast")
 HEADS, KV_HEADS, DIM = 8, 2, 128
 

@@ -3,7 +3,8 @@
 Several weights of one shape are used in turn, so that they come from memory and not from a cache. ``copy`` is what the
 share is of: bytes read and written by a copy of this process' own on the same device, in the same run.
 
-The first shape is also multiplied with ``precision="fast"``, one half for each number of x instead of two.
+The first shape is also multiplied with ``precision="fast"``, one half for each number of x instead of two; bfloat16 has
+two terms there instead of three.
 
 ``norm`` compares a norm inside of a product with one in a launch of its own: up to how many numbers of x it pays
 (FamilyRow::norm_numbers).
@@ -20,6 +21,7 @@ import numpy as np
 import kvtrie as kv
 from gpu.rows import Rows, device_us, is_gpu, open_device
 
+PLAIN = ("float16", "bfloat16")
 BLOCK_BYTES = {"q8_0": (32, 34), "q4_0": (32, 18), "q4_K": (256, 144)}  # numbers of a block, its bytes
 SHAPES = ((4096, 14336), (4096, 4096), (14336, 4096), (2048, 128256), (576, 1536))
 ROWS = (1, 8, 16, 64, 512, 4096)
@@ -36,15 +38,15 @@ def products(rows: Rows) -> None:
     gpu = is_gpu(device)
     rate = copy_rate(rows, device)
     for inputs, out in SHAPES if gpu else ((256, 512),):
-        for stored in ("float16", "q8_0", "q4_K", "q4_0"):
-            if stored != "float16" and inputs % BLOCK_BYTES[stored][0]:
+        for stored in (*PLAIN, "q8_0", "q4_K", "q4_0"):
+            if stored not in PLAIN and inputs % BLOCK_BYTES[stored][0]:
                 continue  # no whole blocks
             name = f"{stored} {inputs} -> {out}"
             for precision in ("auto", "fast") if (inputs, out) in FAST else ("auto",):
                 what = partial(_products_of, rows, device, stored, inputs, out, rate, precision)
                 rows.attempt(f"{name}, {precision}", what)
     for inputs, out in NORMED if gpu else ((256, 512),):
-        for stored in ("float16", "q8_0"):
+        for stored in (*PLAIN, "q8_0"):
             rows.attempt(f"norm, {stored} {inputs} -> {out}", partial(_norms_of, rows, device, stored, inputs, out))
 
 
@@ -140,9 +142,10 @@ def _in_turn(device: Any, stored: str, inputs: int, out: int, precision: str = "
 def random_weight(device: Any, stored: str, inputs: int, out: int, precision: str = "auto") -> Any:
     """Random blocks, scales of 2^-6, or random numbers."""
     random = np.random.default_rng(inputs)
-    if stored == "float16":
+    if stored in PLAIN:
         numbers = (random.standard_normal((1 << 20) + 7, np.float32) * 0.05).astype(np.float16)
-        return kv.ops.pack(kv.tensor(np.resize(numbers, (out, inputs)), device=device), precision=precision)
+        plain = kv.tensor(np.resize(numbers, (out, inputs)), device=device)
+        return kv.ops.pack(plain.astype(stored), precision=precision)
     numbers_of, nbytes = BLOCK_BYTES[stored]
     blocks = random.integers(0, 256, ((1 << 14) + 7, nbytes), np.uint8)
     blocks[:, :2] = np.frombuffer(np.float16(2.0**-6).tobytes(), np.uint8)

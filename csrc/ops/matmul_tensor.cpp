@@ -72,25 +72,25 @@ void few(const TensorVariant& variant, const Tensor& x, const Tensor& panels, co
   }
 }
 
-// x as halves: all first terms, then the second ones; and what the products of each row are multiplied by.
-struct Halves {
-  Tensor terms, back;
+// x in terms of 16 bits: all first ones, then the second ones, ..; and what the products of each row are multiplied by.
+struct Terms {
+  Tensor x, back;
 };
-Halves split(const TensorVariant& variant, const Tensor& x, const Sides& sides) {
+Terms split(const TensorVariant& variant, const Tensor& x, const Sides& sides) {
   const cl::DevicePtr& device = x.device();
-  Halves halves{Tensor::empty(device, DType::kFloat16, {variant.terms, sides.m, sides.k}),
-                Tensor::empty(device, DType::kFloat32, {sides.m})};
+  const DType dtype = variant.stored == WeightDType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
+  Terms terms{Tensor::empty(device, dtype, {variant.x_terms(), sides.m, sides.k}),
+              Tensor::empty(device, DType::kFloat32, {sides.m})};
   device->launch(device->kernel("matmul_tensor_many", "tensor_split", variant.options()),
                  {kLanes, static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, x.buffer(), x.offset(),
-                 halves.terms.buffer(), halves.terms.offset(), halves.back.buffer(), halves.back.offset(), sides.m,
-                 sides.k);
-  return halves;
+                 terms.x.buffer(), terms.x.offset(), terms.back.buffer(), terms.back.offset(), sides.m, sides.k);
+  return terms;
 }
 
 void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides, const Ends& ends,
           const Tensor& y) {
   const cl::DevicePtr& device = x.device();
-  const Halves halves = split(variant, x, sides);
+  const Terms terms = split(variant, x, sides);
   const std::int32_t groups = packed_groups(sides, variant.gated.has_value()), packed = groups * kWarpOutputs;
   const Tensor parts =
       variant.split ? Tensor::empty(device, DType::kFloat32, {std::int64_t{kSlices}, sides.m, packed}) : y;
@@ -98,14 +98,14 @@ void many(const TensorVariant& variant, const Tensor& x, const Tensor& panels, c
   device->launch(device->kernel("matmul_tensor_many", "tensor_many", variant.options()),
                  {lanes * divide_up(sides.m, variant.warp_rows * variant.warps_n), divide_up(groups, variant.warps_m),
                   variant.split ? kSlices : 1},
-                 {lanes, 1, 1}, halves.terms.buffer(), halves.terms.offset(), halves.back.buffer(),
-                 halves.back.offset(), panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(),
-                 ends.add_at, ends.add_stride, ends.has_add, parts.buffer(), variant.split ? parts.offset() : ends.y_at,
-                 sides.m, sides.n, sides.k, variant.split ? packed : ends.y_stride, groups);
+                 {lanes, 1, 1}, terms.x.buffer(), terms.x.offset(), terms.back.buffer(), terms.back.offset(),
+                 panels.buffer(), panels.offset() * size_of(panels.dtype()), ends.added.buffer(), ends.add_at,
+                 ends.add_stride, ends.has_add, parts.buffer(), variant.split ? parts.offset() : ends.y_at, sides.m,
+                 sides.n, sides.k, variant.split ? packed : ends.y_stride, groups);
   if (!variant.split) return;
   device->launch(device->kernel("matmul_tensor_many", "tensor_join", variant.options()),
                  {round_up(sides.n, kLanes), static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, parts.buffer(),
-                 parts.offset(), halves.back.buffer(), halves.back.offset(), ends.added.buffer(), ends.add_at,
+                 parts.offset(), terms.back.buffer(), terms.back.offset(), ends.added.buffer(), ends.add_at,
                  ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, packed, ends.y_stride);
 }
 
@@ -151,9 +151,9 @@ std::string TensorVariant::options() const {
 std::string TensorVariant::key() const { return join(rows > 0 ? "matmul_tensor " : "matmul_tensor_many ", options()); }
 
 // Few rows wait for memory: the groups that run at a time share local memory, so that as much as possible is on its
-// way. Up to 64 rows, each unit is to have two groups at least; of more, half of the units are to be busy. With one
-// term, warps of 64 rows read two thirds of the bytes for each product, from local memory and from the L2 cache: where
-// two such groups to a unit have room, and there are as many.
+// way. Up to 64 rows, each unit is to have two groups at least; of more, half of the units are to be busy. Where x has
+// one term, warps of 64 rows read two thirds of the bytes for each product, from local memory and from the L2 cache:
+// where two such groups to a unit have room, and there are as many.
 TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, WeightDType stored,
                             std::optional<Activation> gated, std::int32_t terms) {
   TensorVariant variant{stored, gated, terms};
@@ -174,7 +174,7 @@ TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, Weig
   constexpr std::size_t kWideRing = 49152, kOther = 2048;
   TensorVariant wide = variant;
   wide.warp_rows = kWideRows;
-  if (terms == 1 && groups_of(wide, sides) >= 2 * units &&
+  if (variant.x_terms() == 1 && groups_of(wide, sides) >= 2 * units &&
       limits.local_bytes / 2 >= saved_bytes(wide) + kOther + kWideRing)
     variant = wide;
   const std::size_t groups = groups_of(variant, sides), lanes = lanes_of(variant);
@@ -186,8 +186,7 @@ TensorVariant choose_tensor(const TensorLimits& limits, const Sides& sides, Weig
 }
 
 bool tensor_takes(const Tensor& x, const Sides& sides, WeightDType stored) noexcept {
-  const bool halves = stored == WeightDType::kFloat16 || is_quantised(stored);
-  return halves && sides.k % kUnit == 0 && x.offset() % 4 == 0;
+  return stored != WeightDType::kFloat32 && sides.k % kUnit == 0 && x.offset() % 4 == 0;
 }
 
 bool tensor_norms(cl::Device& device, const InputNorm& norm, const Sides& sides) {

@@ -1,10 +1,10 @@
 // Private to ops/: products of packed weights by NVIDIA's matrix instructions (kernels/matmul_tensor.cl,
 // matmul_tensor_many.cl).
 //
-// The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. Up to 8
-// rows are one launch, which can norm them itself, with the bits of rms_norm before it. More are made halves first, by
-// a launch of their own; and where there would be fewer groups than the device has units for, each group takes a slice
-// of k, and one more launch adds these.
+// The same weights as the other families read, float16, bfloat16 or quantised, in the same order; k is a multiple
+// of 32. Up to 8 rows are one launch, which can norm them itself, with the bits of rms_norm before it. More are split
+// into terms of 16 bits first, by a launch of their own; and where there would be fewer groups than the device has
+// units for, each group takes a slice of k, and one more launch adds these.
 //
 // The product of few rows of a layer's q, k and v may rotate and store them, too (qkv_tensor.h).
 //
@@ -27,7 +27,7 @@ namespace kvtrie::ops {
 struct TensorVariant {
   WeightDType stored = WeightDType::kFloat16;
   std::optional<Activation> gated;
-  std::int32_t terms = 2;                  // halves that stand for a number of x
+  std::int32_t terms = 2;                  // halves that stand for a number of x, as terms_of has them
   std::int32_t rows = 0;                   // of a group: 1 or 8; 0: many, warp_rows * warps_n
   std::int32_t warps_m = 2, warps_n = 2;   // of many: warps of 64 packed outputs x warp_rows rows
   std::int32_t warp_rows = 32;             // 32, or 64
@@ -36,6 +36,8 @@ struct TensorVariant {
   bool saves_locally = true;               // of many: sums of earlier slices in local memory, not in registers
   bool normed = false;                     // of few: x is normed first
   std::optional<CellFormats> stored_in{};  // of few: q, k and v are rotated, and k and v stored in such cells
+  // Terms of 16 bits that a number of x becomes: of bfloat16, which has 8 bits and no other range, one more.
+  std::int32_t x_terms() const noexcept { return terms + (stored == WeightDType::kBFloat16 ? 1 : 0); }
   std::string options() const;
   std::string key() const;  // for self-tests
 };

@@ -121,7 +121,7 @@ def _prepared(array: Array, is_bits: bool, wanted: Optional[str], where: str, na
     if array.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"[{where}] {name}: got an array of {array.dtype}, allowed numbers")
     if wanted == "bfloat16":
-        return _round_to_bfloat16(_floats(array, "float32", where, name), where, name), wanted
+        return round_to_bfloat16(_floats(array, "float32", where, name), where, name), wanted
     return _floats(array, wanted, where, name), wanted
 
 
@@ -155,7 +155,8 @@ def _floats(array: Array, wanted: str, where: str, name: str) -> Array:
     return result
 
 
-def _round_to_bfloat16(array: Array, where: str, name: str) -> Array:
+def round_to_bfloat16(array: Array, where: str, name: str) -> Array:
+    """The bits of float32 values rounded to nearest even, in uint16; raises where one is too large."""
     bits = array.view(np.uint32)
     up = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     rounded: Array = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), up).astype(np.uint16)

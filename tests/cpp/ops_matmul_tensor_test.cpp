@@ -67,6 +67,8 @@ TEST(MatmulTensorChoice, OneTermTakesLargerTiles) {
   EXPECT_EQ(one({108, 164 << 10}, 4096, 14336).warp_rows, 32);
   EXPECT_EQ(one(kLarge, 8, 14336).rows, 8);
   EXPECT_EQ(chosen(4096, 14336).warp_rows, 32);
+  // Of bfloat16, x has two terms then.
+  EXPECT_EQ(choose_tensor(kLarge, {512, 14336, 4096}, WeightDType::kBFloat16, {}, 1).warp_rows, 32);
   TensorVariant variant = one(kLarge, 512, 14336);
   EXPECT_TRUE(contains(variant.key(), "-DTERMS=1"));
   EXPECT_TRUE(contains(variant.key(), "-DWARP_ROWS=64"));
@@ -82,13 +84,13 @@ class MatmulTensor : public OpsTest {
   }
 };
 
-TEST_F(MatmulTensor, TakesWholeUnitsOfWhatHalvesHold) {
+TEST_F(MatmulTensor, TakesWholeUnitsOfAllButFloat32) {
   EXPECT_TRUE(takes(64, WeightDType::kFloat16));
   EXPECT_TRUE(takes(96, WeightDType::kQ8));
   EXPECT_TRUE(takes(256, WeightDType::kQ6K));
   EXPECT_FALSE(takes(48, WeightDType::kFloat16));
   EXPECT_FALSE(takes(64, WeightDType::kFloat32));
-  EXPECT_FALSE(takes(64, WeightDType::kBFloat16));
+  EXPECT_TRUE(takes(64, WeightDType::kBFloat16));
   EXPECT_FALSE(takes(64, WeightDType::kFloat16, 3));  // begins at no multiple of 16 bytes
   EXPECT_TRUE(takes(64, WeightDType::kFloat16, 4));
 }
@@ -186,9 +188,23 @@ TEST_F(MatmulTensorDevice, OneTermIsAHalf) {
   }
 }
 
+// Two terms of bfloat16: each number of x is off by up to 2^-17 of itself, and by more than float32's.
+TEST_F(MatmulTensorDevice, OneTermOfBFloat16IsTwo) {
+  constexpr std::int64_t kIn = 320;
+  const GroupWeight w(WeightDType::kBFloat16, kOut, kIn);
+  const auto x = Random(7).normals(static_cast<std::size_t>(kRows * kIn)), wanted = w.products(x);
+  const auto got = download(matmul(upload(x, {kRows, kIn}), w.packed(Precision::kFast)));
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(double{got[i]} - wanted[i], 2), size += std::pow(double{wanted[i]}, 2);
+  }
+  EXPECT_LE(error, size * std::pow(2.0, -34));
+  EXPECT_GE(error, size * std::pow(2.0, -46));
+}
+
 TEST_F(MatmulTensorDevice, AddAndGateHaveTheBitsOfSeparateOperations) {
   const ForcedWidth narrow(4);
-  for (const WeightDType stored : {WeightDType::kQ8, WeightDType::kFloat16, WeightDType::kQ4K})
+  for (const WeightDType stored : {WeightDType::kQ8, WeightDType::kFloat16, WeightDType::kBFloat16, WeightDType::kQ4K})
     for (const std::int64_t rows : {1, 6, 20, 100}) {
       const std::int64_t in = is_from_blocks(stored) ? 256 : 96, out = 77;
       const GroupWeight gate(stored, out, in), up(stored, out, in, 3);

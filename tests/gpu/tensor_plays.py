@@ -8,6 +8,7 @@ import numpy as np
 
 import ptx
 from plays import Case, packed_halves
+from ptx.conversions import bfloats, halves
 from variants import Variant
 
 SLICES = 4
@@ -48,6 +49,14 @@ class Weights(NamedTuple):
 def _halves(n: int, k: int, random: Any) -> Weights:
     w = (random.standard_normal((n, k)) * 0.05).astype(np.float16)
     return Weights(packed_halves(w), w.astype(np.float64))
+
+
+def _bfloats(n: int, k: int, random: Any) -> Weights:
+    """With outputs of very different sizes, which halves would not hold."""
+    sizes = np.exp2(np.arange(n) % 7 * 9.0 - 30.0)[:, None]
+    bits = bfloats((random.standard_normal((n, k)) * sizes).astype(np.float32))
+    numbers = (bits << np.uint32(16)).view(np.float32).astype(np.float64)
+    return Weights(packed_halves(bits.astype(np.uint16)), numbers)
 
 
 def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
@@ -129,8 +138,8 @@ def _bytes_of_blocks(n: int, k: int, stored: int, random: Any) -> Weights:
 def weights(n: int, k: int, stored: int) -> Weights:
     """Random ones of a type."""
     random = np.random.default_rng(stored)
-    if stored == 1:
-        return _halves(n, k, random)
+    if stored < 3:
+        return (_halves if stored == 1 else _bfloats)(n, k, random)
     return _bytes_of_8_bits(n, k, random) if stored == 3 else _bytes_of_blocks(n, k, stored, random)
 
 
@@ -138,28 +147,40 @@ def weights(n: int, k: int, stored: int) -> Weights:
 _K_AT = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
 
 
-class Halves(NamedTuple):
-    """Rows of x as tensor_split leaves them: halves [term][rows][k], and what sums are multiplied by."""
+def _of_bfloats(bits: Any) -> Any:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _of_halves(bits: Any) -> Any:
+    return bits.view(np.float16).astype(np.float32)
+
+
+class Terms(NamedTuple):
+    """Rows of x as tensor_split leaves them: their bits [term][rows][k], and what sums are multiplied by."""
 
     placed: Any
     back: Any
+    read: Any
 
     @classmethod
-    def of(cls, x: Any, terms: int) -> Halves:
+    def of(cls, x: Any, terms: int, stored: int) -> Terms:
+        """Halves, or of weights of bfloat16 one more of these."""
+        write, read = (bfloats, _of_bfloats) if stored == 2 else (halves, _of_halves)
+        terms += stored == 2
         top = np.abs(x).max(-1)
         exponent = np.minimum(141 - (top.view(np.uint32) >> 23).astype(np.int64), 126)
         left = (x * np.exp2(exponent.astype(np.float64))[:, None]).astype(np.float32)
         made = []
         for _ in range(terms):
-            made.append(left.astype(np.float16))
-            left = left - made[-1].astype(np.float32)
+            made.append(write(left).astype(np.uint16))
+            left = left - read(made[-1])
         placed = np.stack(made).reshape(terms, len(x), -1, 16)[..., _K_AT]
         back = np.exp2(-exponent.astype(np.float64)).astype(np.float32)
-        return cls(np.ascontiguousarray(placed.reshape(terms, len(x), -1)), back)
+        return cls(np.ascontiguousarray(placed.reshape(terms, len(x), -1)), back, read)
 
     def numbers(self) -> Any:
         """What they stand for, [rows][k] in float64."""
-        sums = self.placed.astype(np.float64).sum(0).reshape(len(self.back), -1, 16)
+        sums = self.read(self.placed).astype(np.float64).sum(0).reshape(len(self.back), -1, 16)
         found = np.empty_like(sums)
         found[..., _K_AT] = sums
         return found.reshape(len(self.back), -1) * self.back[:, None].astype(np.float64)
@@ -181,7 +202,8 @@ def _put(memory: ptx.GlobalMemory, given: list[Any]) -> list[Any]:
 class Product:
     """One product of ``rows`` rows by each of its kernels; n is no multiple of 64 outputs. ``gated``: two weights.
 
-    ``terms``: halves that stand for a number of x. With one, results are those of the numbers that the halves are.
+    ``terms``: halves that stand for a number of x, or one less than the terms of bfloat16 that do. With one, results
+    are those of the numbers that the terms are.
     """
 
     ends: tuple[Any, ...] = ()  # further arguments of tensor_few
@@ -193,9 +215,9 @@ class Product:
         self.x, self.w = numbers(rows, k), weights(self.groups * 64, k, stored)
         self.add = np.random.default_rng(9).standard_normal(n).astype(np.float32) * 1e-3
         self.given = self.x  # what the kernel reads
-        self.halves = Halves.of(self.x, terms)
+        self.split = Terms.of(self.x, terms, stored)
         if terms == 1:
-            self.x = self.halves.numbers()
+            self.x = self.split.numbers()
 
     def wanted(self) -> Any:
         sums = self.x.astype(np.float64) @ self.w.numbers.T
@@ -206,8 +228,12 @@ class Product:
         return gate * (1 + np.tanh(gate / 2)) / 2 * up
 
     def check(self, y: Any, bound: float) -> None:
-        """Each row by itself: its relative error in the Frobenius norm; a row of zeros is ``add``."""
+        """Each row by itself: its relative error in the Frobenius norm; a row of zeros is ``add``. With weights of
+        bfloat16 each output, too."""
         wanted = self.wanted()
+        if self.stored == 2 and not self.gated:
+            sizes = np.abs(self.x.astype(np.float64)) @ np.abs(self.w.numbers[: self.n]).T + np.abs(self.add)
+            assert (np.abs(y - wanted) <= 1e-6 * sizes).all(), "an error beyond float32's of an output"
         for row in range(self.rows):
             size = (
                 np.linalg.norm(self.x[row].astype(np.float64)) * np.abs(self.w.numbers).mean() if not self.gated else 0
@@ -217,10 +243,11 @@ class Product:
             assert error <= bound, f"row {row}: relative error: got {error:.1e}, allowed {bound:.1e}"
 
     def check_rounding(self, y: Any) -> None:
-        """Against the numbers as they were given: half of the last of 11 bits of each, or of the smallest half."""
+        """Against the numbers as they were given: half of the last of 11 bits of each, or of the smallest half; of two
+        terms of bfloat16, of the last of 16 bits."""
         assert not self.gated
         given, w = np.abs(self.given.astype(np.float64)), np.abs(self.w.numbers)[: self.n]
-        lost = given * 2.0**-11 + given.max(-1, keepdims=True) * 2.0**-39
+        lost = given * (2.0**-11 if self.stored != 2 else 2.0**-17) + given.max(-1, keepdims=True) * 2.0**-39
         wanted = self.given.astype(np.float64) @ self.w.numbers[: self.n].T + self.add
         allowed = lost @ w.T + 1e-6 * (given @ w.T + np.abs(self.add))
         assert (np.abs(y - wanted) <= allowed).all(), "an error beyond what rounding to a half loses"
@@ -233,13 +260,13 @@ class Product:
         sums = np.zeros(parts.shape[1:], np.float32)
         for part in parts:
             sums = sums + part
-        return sums[:, : self.n] * self.halves.back[:, None] + self.add
+        return sums[:, : self.n] * self.split.back[:, None] + self.add
 
     def parts(self) -> Any:
         """Of each slice the products, multiplied as the halves are."""
         blocks = -(-self.k // 32)
         cuts = [min(i * -(-blocks // SLICES), blocks) * 32 for i in range(SLICES + 1)]
-        scaled = self.x / self.halves.back[:, None].astype(np.float64)
+        scaled = self.x / self.split.back[:, None].astype(np.float64)
         made = [scaled[:, a:b] @ self.w.numbers[:, a:b].T for a, b in zip(cuts, cuts[1:])]
         return np.stack(made).astype(np.float32)
 
@@ -258,7 +285,7 @@ class Product:
         packed = self.groups * 64
         shape = (SLICES, self.rows, packed) if slices else (self.rows, self.n)
         y = memory.put(np.full(shape, np.nan, np.float32))
-        x = [self.halves.placed, 0, self.halves.back, 0]
+        x = [self.split.placed, 0, self.split.back, 0]
         given = [*x, self.w.packed, 0, *self._ends(), y, 0, self.rows, self.n, self.k, shape[-1], self.groups]
         grid = (-(-self.rows // (rows_of_warp * warps[1])), -(-self.groups // warps[0]), SLICES if slices else 1)
         lanes = 32 * warps[0] * warps[1]
@@ -269,7 +296,7 @@ class Product:
     def join(self, program: ptx.Program, seed: int, parts: Any) -> tuple[Any, ptx.Report]:
         memory = ptx.GlobalMemory()
         y = memory.put(np.full((self.rows, self.n), np.nan, np.float32))
-        given = [parts, 0, self.halves.back, 0, *self._ends(), y, 0, self.rows, self.n, self.groups * 64, self.n]
+        given = [parts, 0, self.split.back, 0, *self._ends(), y, 0, self.rows, self.n, self.groups * 64, self.n]
         grid = (-(-self.n // 128), self.rows, 1)
         report = ptx.Launch(program, grid, (128, 1, 1), _put(memory, given), seed).run(memory, resident=2)
         return memory.get(y, (self.rows, self.n), np.float32), report
@@ -359,12 +386,12 @@ def _many(product: Product, warps: tuple[int, int], slices: bool = False, rows_o
 def _split(product: Product) -> Case:
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         memory = ptx.GlobalMemory()
-        wanted = product.halves
-        halves, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
-        given = [product.given, 0, halves, 0, back, 0, product.rows, product.k]
+        wanted = product.split
+        terms, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
+        given = [product.given, 0, terms, 0, back, 0, product.rows, product.k]
         launched = ptx.Launch(program, (1, product.rows, 1), (128, 1, 1), _put(memory, given), seed)
         report = launched.run(memory, resident=2)
-        assert (memory.get(halves, wanted.placed.shape, np.float16) == wanted.placed).all()
+        assert (memory.get(terms, wanted.placed.shape, np.uint16) == wanted.placed).all()
         assert (memory.get(back, wanted.back.shape, np.float32) == wanted.back).all()
         return report
 
@@ -382,34 +409,35 @@ def _join(product: Product) -> Case:
 
 
 TENSOR_PLAYS: list[Case] = [
-    *[_few(Product(3, 72, 320, stored), 8) for stored in (1, 3)],
+    *[_few(Product(3, 72, 320, stored), 8) for stored in (1, 2, 3)],
     *[_few(Product(3, 72, 512, stored), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10, 11)],
     _few(Product(1, 72, 544, 1), 1),
+    _few(Product(1, 72, 544, 2), 1),
     _few(Product(1, 72, 256, 8), 1),
     _few(Product(9, 40, 320, 3, gated=True), 8),
-    *[_few(NormedProduct(3, 72, 320, stored), 8) for stored in (1, 3)],
+    *[_few(NormedProduct(3, 72, 320, stored), 8) for stored in (1, 2, 3)],
     _few(NormedProduct(1, 72, 544, 1), 1),
     _few(NormedProduct(1, 72, 256, 8), 1),
     _few(NormedProduct(9, 40, 320, 3, gated=True), 8),
-    _many(Product(70, 72, 320, 1), (1, 2)),
+    *[_many(Product(70, 72, 320, stored), (1, 2)) for stored in (1, 2)],
     _many(Product(33, 72, 256, 8), (2, 1)),
-    _many(Product(9, 72, 320, 3), (2, 1), slices=True),
+    *[_many(Product(9, 72, 320, stored), (2, 1), slices=True) for stored in (2, 3)],
     _many(Product(9, 40, 320, 1, gated=True), (1, 1)),
-    _split(Product(3, 64, 544, 1)),
+    *[_split(Product(3, 64, 544, stored)) for stored in (1, 2)],
     _join(Product(3, 200, 64, 1)),
     _join(Product(3, 72, 64, 1, gated=True)),
     # One term.
-    *[_few(Product(3, 72, 320, stored, terms=1), 8) for stored in (1, 3)],
+    *[_few(Product(3, 72, 320, stored, terms=1), 8) for stored in (1, 2, 3)],
     *[_few(Product(3, 72, 512, stored, terms=1), 8, ((2, ELSEWHERE),)) for stored in (5, 9, 10, 11)],
     _few(Product(1, 72, 544, 1, terms=1), 1),
     _few(Product(1, 72, 256, 8, terms=1), 1),
     _few(Product(9, 40, 320, 3, gated=True, terms=1), 8),
     _few(NormedProduct(3, 72, 320, 1, terms=1), 8),
     _few(NormedProduct(1, 72, 256, 8, terms=1), 1),
-    _many(Product(9, 72, 320, 3, terms=1), (2, 1), slices=True),
+    *[_many(Product(9, 72, 320, stored, terms=1), (2, 1), slices=True) for stored in (2, 3)],
     _many(Product(9, 40, 320, 1, gated=True, terms=1), (1, 1)),
     _many(Product(130, 72, 320, 1, terms=1), (1, 2), rows_of_warp=64),
     _many(Product(65, 72, 256, 8, terms=1), (2, 1), rows_of_warp=64),
     _many(Product(9, 40, 320, 3, gated=True, terms=1), (1, 1), rows_of_warp=64),
-    _split(Product(3, 64, 544, 1, terms=1)),
+    *[_split(Product(3, 64, 544, stored, terms=1)) for stored in (1, 2)],
 ]

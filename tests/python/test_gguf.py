@@ -149,7 +149,7 @@ def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     wanted = all_logits(kv.models.load(plain, dtype="float32"), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(model, TOKENS, 72), wanted)
     default = kv.models.load(path, precision="exact")
-    expected = {"F32": "float32", "BF16": "float32", "F16": "float16"}.get(kind, "stored")
+    expected = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}.get(kind, "stored")
     assert default.dtype == expected
     assert np.isfinite(wanted).all()
     same = (

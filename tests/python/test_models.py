@@ -62,7 +62,7 @@ def test_stored_dtype_is_exact(name: str, golden_tokens: Any) -> None:
     """The default dtype holds the checkpoint's own values, so nothing is lost against float32."""
     model = kv.models.load(GOLDENS / name)
     stored = json.loads((GOLDENS / name / "config.json").read_text())["dtype"]
-    assert model.dtype == ("float16" if stored == "float16" else "float32")
+    assert model.dtype == stored
     close(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy"), LOGITS)
 
 
@@ -71,6 +71,32 @@ def test_bfloat16_fits_into_float16_when_asked(name: str, golden_tokens: Any) ->
     model = kv.models.load(GOLDENS / name, dtype="float16")
     assert model.dtype == "float16"
     close(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy"), LOGITS)
+
+
+@pytest.mark.parametrize("name", ["llama-yarn-head-dim", "qwen2-bias"])
+def test_bfloat16_has_the_bits_of_float32(name: str, golden_tokens: Any) -> None:
+    kept, wide = (kv.models.load(GOLDENS / name, dtype=dtype) for dtype in (None, "float32"))
+    assert set(kept.kept.values()) == {"bfloat16"} and kept.nbytes < 0.6 * wide.nbytes
+    if kv.Device().kind != "gpu":  # there CLBlast multiplies float32, in another order
+        np.testing.assert_array_equal(all_logits(kept, golden_tokens, 72), all_logits(wide, golden_tokens, 72))
+
+
+def test_other_weights_are_rounded_to_bfloat16_when_asked() -> None:
+    config, weights = random_llama(4)
+    rounded = {
+        name: np.asarray(kv.tensor(each, dtype="bfloat16").astype("float32")) if each.ndim > 1 else each
+        for name, each in weights.items()
+    }
+    logits = [
+        all_logits(kv.models.from_weights(config, each, dtype=dtype), [1, 2, 3], 3)
+        for each, dtype in ((weights, "bfloat16"), (rounded, "bfloat16"), (weights, "float32"))
+    ]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert (logits[0] != logits[2]).any()
+    weights["lm_head.weight"] = weights["lm_head.weight"].copy()
+    weights["lm_head.weight"][2, 1] = 3.4e38
+    with pytest.raises(kv.errors.ArgumentError, match=r"lm_head.weight\[2, 1\]: got 3.39"):
+        kv.models.from_weights(config, weights, dtype="bfloat16")
 
 
 @pytest.mark.parametrize("changed", ["rope_parameters", "attention_bias"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -79,13 +80,14 @@ def test_registers_join_and_part() -> None:
     assert (run_line("mov.b64 {{%r11, {d}}}, {0}", "b64", "b32", [wide]) == wide >> 32).all()
 
 
-def test_two_halves_of_one_register() -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [("f16x2", np.float16), ("bf16x2", ml_dtypes.bfloat16)])
+def test_two_halves_of_one_register(kind: str, dtype: Any) -> None:
     """cvt.rn.f16x2.f32: the first operand goes to the upper half."""
     random = np.random.default_rng(3)
     a, b = (hostile("f32", random) for _ in range(2))
     with np.errstate(all="ignore"):
-        wanted = np.stack([b.astype(np.float16), a.astype(np.float16)], axis=1)
-    got = run_line("cvt.rn.f16x2.f32 {d}, {0}, {1}", "f32 f32", "b32", [a, b]).view(np.float16).reshape(32, 2)
+        wanted = np.stack([b.astype(dtype), a.astype(dtype)], axis=1)
+    got = run_line(f"cvt.rn.{kind}.f32 {{d}}, {{0}}, {{1}}", "f32 f32", "b32", [a, b]).view(dtype).reshape(32, 2)
     assert ((got == wanted) | (np.isnan(got) & np.isnan(wanted))).all()
 
 

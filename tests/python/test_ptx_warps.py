@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -81,17 +82,18 @@ def place_c(lane: int, i: int) -> tuple[int, int]:
     return lane // 4 + (0 if i < 2 else 8), lane % 4 * 2 + (i & 1)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
 @pytest.mark.parametrize("i", range(4))
-def test_products_of_matrices(i: int) -> None:
-    """mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32: number i of every lane against numpy."""
+def test_products_of_matrices(i: int, kind: str, dtype: Any) -> None:
+    """mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32, and of bf16: number i of every lane against numpy."""
     random = np.random.default_rng(i)
-    a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
+    a, b = (random.standard_normal(shape).astype(dtype) for shape in ((16, 16), (16, 8)))
     c = random.standard_normal((16, 8)).astype(np.float32)
     given = [*fragments(a, place_a, 4, True), *fragments(b, place_b, 2, True), *fragments(c, place_c, 4, False)]
     out = ["%f20", "%f21", "%f22", "%f23"]
     out[i] = "{d}"
     line = (
-        f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{{{{', '.join(out)}}}}}, "
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{{{{', '.join(out)}}}}}, "
         "{{{0}, {1}, {2}, {3}}}, "
         "{{{4}, {5}}}, {{{6}, {7}, {8}, {9}}}"
     )

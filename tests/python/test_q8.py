@@ -327,5 +327,5 @@ def test_weights_that_do_not_fit_are_named() -> None:
         kv.errors.ArgumentError, match=r"'q8_0' cannot hold model.embed_tokens.weight: got .value. up to 1e"
     ):
         kv.models.from_weights(config, large, dtype="q8_0")
-    with pytest.raises(kv.errors.ArgumentError, match="allowed float32, float16, q8_0, q5_1"):
+    with pytest.raises(kv.errors.ArgumentError, match="allowed float32, float16, bfloat16, q8_0, q5_1"):
         kv.models.from_weights(config, weights, dtype="q3_0")

@@ -11,7 +11,8 @@ from kvtrie.draft import NAMES
 from kvtrie.errors import ArgumentError
 from kvtrie.quality import CELL_FORMATS, CELL_PAIRS
 
-DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")  # kv.models is not imported yet
+# kv.models is not imported yet
+DTYPES = ("float32", "float16", "bfloat16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 KV_HELP = f"keys and values: {', '.join(CELL_FORMATS)}, or K/V, such as q8_0/q4h"
 PRECISIONS = ("auto", "exact", "fast")
 MODEL = (

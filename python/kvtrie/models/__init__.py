@@ -95,27 +95,28 @@ def load(
     A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
     encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. An adapter beside them is merged
     (docs/models.md says which, and what becomes of each setting). A name, "organisation/model", is
-    looked up where ``hf download`` puts it; nothing is downloaded. "smollm2" is what ``python -m kvtrie download`` gets
-    and "tiny" the model of examples/tiny, where there is no such path. ``device``: a ``kv.Device``, a name, or None for
-    the best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
-    "q5_0", "q4_1", "q4_0" or "stored".
+    looked up where ``hf download`` puts it; nothing is downloaded. "smollm2" is what ``python -m kvtrie download``
+    gets and "tiny" the model of examples/tiny, where there is no such path. ``device``: a ``kv.Device``, a name, or
+    None for the best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "bfloat16",
+    "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "stored".
 
-    The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
-    does not have. Where they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are; others
-    become float16, which moves each number by up to 2^-11 of it.
+    The default is exact where weights are not quantised: as in the file, and float32 where matrices differ. Where
+    they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are; others become float16, which
+    moves each number by up to 2^-11 of it.
 
-    "q8_0" (``kv.ops.pack``) takes 8.5 bits a number, "q4_0" to "q5_1" take 4.5 to 6; they are faster where memory is
-    the limit, on CPU devices. They round: matrices and experts become blocks, the head q8_0; the embedding, routers
-    and the small gates of recurrent layers float16. What "q4_0" to "q5_1" lost is in ``model.losses``.
+    "q8_0" (``kv.ops.pack``) takes 8.5 bits a number, "q4_0" to "q5_1" take 4.5 to 6; they are faster where memory
+    is the limit, on CPU devices. They round: matrices and experts become blocks, the head q8_0; the embedding,
+    routers and the small gates of recurrent layers float16. What "q4_0" to "q5_1" lost is in ``model.losses``.
 
-    ``precision``: how products of blocks are computed. "exact": in float32, each with the bits that the numbers in the
-    blocks give. "auto": the same, but with the processor's integer units where it has them (AVX-512 VNNI, AMX), for
-    which activations are rounded to 16 bits in groups of 32. "fast": with these units and activations of 8 bits, which
-    loses more. NVIDIA's GPUs from compute capability 8.0 on multiply float16 and blocks by matrix instructions of
-    halves: "auto" makes two halves of an activation, 22 bits, and "fast" one, 11 bits, for attention, too
-    (docs/gpu.md). On other devices both are as "exact". docs/integers.md has what each gains and loses. A row's bits
-    never depend on the rows beside it. ``fingerprint`` tells precisions apart even where they are the same, so that no
-    cache, file or store made with one answers another.
+    ``precision``: how products of blocks are computed. "exact": in float32, each with the bits that the numbers in
+    the blocks give. "auto": the same, but with the processor's integer units where it has them (AVX-512 VNNI, AMX),
+    for which activations are rounded to 16 bits in groups of 32. "fast": with these units and activations of 8
+    bits, which loses more. NVIDIA's GPUs from compute capability 8.0 on multiply float16, bfloat16 and blocks by
+    matrix instructions: "auto" makes two halves of an activation, 22 bits, and "fast" one, 11 bits, for attention,
+    too; where weights are bfloat16, three terms of 8 bits and two (docs/gpu.md). On other devices both are as
+    "exact". docs/integers.md has what each gains and loses. A row's bits never depend on the rows beside it.
+    ``fingerprint`` tells precisions apart even where they are the same, so that no cache, file or store made with
+    one answers another.
 
     ``mtp``: whether the prediction head that the checkpoint brings is loaded, too, as ``model.mtp``, for
     ``draft="mtp"``; answers are the same without (docs/drafts.md). ``progress``: a callable (done_bytes, total_bytes),

@@ -1,8 +1,8 @@
 """The base of every decoder-only model: weights on the device, the embedding, and the final head with its rows.
 
 A family is one short file in ``families/``: how it reads ``config.json`` and what its layers are made of
-(``layer_plan``); see that folder. Activations are float32; weight matrices are float32, float16 or blocks on the
-device; norm weights and biases are always float32.
+(``layer_plan``); see that folder. Activations are float32; weight matrices are float32, float16, bfloat16 or blocks on
+the device; norm weights and biases are always float32.
 
 Threads: any, each with a step of its own. A built model does not change; :meth:`Model.warm_up` has a lock.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OWN_CAPACITY = 8192  # tokens, of the model's own cache
-DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
+DTYPES = ("float32", "float16", "bfloat16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 
 
 class Model(WithHead):

@@ -186,7 +186,7 @@ def _attention(model: Warmed, dtype: str) -> None:
 def _layers(model: Warmed, rows: int) -> None:
     step = DryStep(model, rows)
     x = model.through(kinds_of_layers(model), step, step.tokens, None)
-    if model.dtype not in ("float32", "float16"):  # the head's type may be that of no layer
+    if model.dtype not in ("float32", "float16", "bfloat16"):  # the head's type may be that of no layer
         model._head(x, norm=model._norm)
 
 

@@ -18,7 +18,7 @@ from .._core import Device, Tensor, tensor
 from ..errors import ArgumentError, FormatError
 from .exact_blocks import EXACT
 from .linear import Activation, Gated, GatedParts, Linear, Matrix, Weight, as_parts
-from .weights import Array, Progress, WeightSource, to_float16, to_float32
+from .weights import Array, Progress, WeightSource, to_bfloat16, to_float16, to_float32
 
 PRECISIONS = ("auto", "exact", "fast")  # of products of blocks
 
@@ -26,12 +26,12 @@ PRECISIONS = ("auto", "exact", "fast")  # of products of blocks
 class WeightTable:
     """Takes checkpoint tensors to the device one by one, and digests what it took.
 
-    ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are
-    for packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
-    otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
-    matrix as its file does: blocks as they are, or as others that hold the same numbers (exact_blocks.py), F16 as
-    float16, F32 and BF16 as float32; other blocks as float16, which moves the numbers they stand for by up to 2^-11 of
-    each. What steers is float16 at least. ``precision``: of products, as for ``kv.ops.pack``. Sizes in bytes.
+    ``dtype``: "float32", "float16", "bfloat16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored".
+    Blocks are for packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is
+    looked up otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps
+    each matrix as its file does: blocks as they are, or as others that hold the same numbers (exact_blocks.py), F16 as
+    float16, BF16 as bfloat16, F32 as float32; other blocks as float16, which moves the numbers they stand for by up to
+    2^-11 of each. What steers has 16 bits at least. ``precision``: of products, as for ``kv.ops.pack``. Sizes in bytes.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class WeightTable:
             if first.dtype == np.uint8:
                 pair = ops.pack_pair_blocks(first, second, kept, device=self.device, precision=self.precision)
             else:
-                on_device = [tensor(each, device=self.device) for each in (first, second)]
+                on_device = [self._plain(each) for each in (first, second)]
                 rounded = "q8_0" if kept == "q8_0" else None
                 pair = ops.pack_pair(on_device[0], on_device[1], rounded, precision=self.precision)
         self.nbytes += pair.nbytes
@@ -178,7 +178,7 @@ class WeightTable:
             if piece.dtype == np.uint8:
                 packed.append(ops.pack_blocks(piece, kept, device=self.device, precision=self.precision))
             else:
-                plain = tensor(piece, device=self.device)
+                plain = self._plain(piece)
                 packs = self.packs or len(pieces) > 1
                 rounded = "q8_0" if kept == "q8_0" else None
                 packed.append(ops.pack(plain, rounded, precision=self.precision) if packs else plain)
@@ -241,7 +241,8 @@ class WeightTable:
         return kept
 
     def _matrix(self, name: str, kept: str) -> Array:
-        """Blocks uint8 [out, bytes], or the numbers to upload: for q8_0 those of the file, rounded when packed."""
+        """Blocks uint8 [out, bytes], or the numbers to upload, bfloat16 as its bits in uint16: for q8_0 those of the
+        file, rounded when packed."""
         source = self._sources[name]
         # Else q8_0 is made by the device, of blocks and of other numbers alike: both may be parts of one product.
         as_stored = self.dtype == "stored" or kept != "q8_0"
@@ -255,6 +256,8 @@ class WeightTable:
             return self._quantised(name, to_float32(values, stored), kept)
         if kept == "float32" or (kept == "q8_0" and stored != "F16"):
             return to_float32(values, stored)
+        if kept == "bfloat16":
+            return to_bfloat16(values, stored, name)
         return to_float16(values, stored, name, self.dtype)
 
     def _quantised(self, name: str, values: Array, kept: str) -> Array:
@@ -279,8 +282,12 @@ class WeightTable:
         except ArgumentError as error:
             raise ArgumentError(f"[models] dtype {self.dtype!r} cannot hold {name}: {error}") from error
 
+    def _plain(self, values: Array) -> Tensor:
+        """Numbers on the device; uint16 are bits of bfloat16."""
+        return tensor(values, dtype="bfloat16" if values.dtype == np.uint16 else None, device=self.device)
+
     def _upload(self, values: Array) -> Tensor:
-        uploaded = tensor(values, device=self.device)
+        uploaded = self._plain(values)
         self.nbytes += uploaded.nbytes
         return uploaded
 
@@ -305,4 +312,4 @@ _HEADS = ("lm_head", "mtp.lm_head", "model.embed_tokens")  # of which q8_0 is th
 def _stored_type(source: WeightSource) -> str:
     """The meaning of "stored" for an element type or a kind of blocks."""
     exact = {kind: each.kind for kind, each in EXACT.items()}
-    return {**BLOCKS, **exact, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")
+    return {**BLOCKS, **exact, "F32": "float32", "BF16": "bfloat16"}.get(source.stored, "float16")

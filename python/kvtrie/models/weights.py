@@ -2,7 +2,7 @@
 
 The ``safetensors`` library checks every file (header, offsets, no holes, file length) before anything is read. Values
 are then read one tensor at a time at the checked offsets, because numpy has no bfloat16 and the library's numpy reader
-refuses it: bfloat16 arrives as uint16 bit patterns and is widened to float32, which is exact.
+refuses it: bfloat16 arrives as uint16 bit patterns, which tensors take as they are. Widening them to float32 is exact.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._arrays import round_to_bfloat16
 from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupportedError
 
 try:
@@ -331,19 +332,27 @@ def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") ->
     return narrow
 
 
+def to_bfloat16(values: Array, dtype: str, name: str) -> npt.NDArray[np.uint16]:
+    """The bits of bfloat16: those of the file, other elements rounded.
+
+    Raises ``kv.errors.ArgumentError`` when one rounds to infinity.
+    """
+    return values if dtype == "BF16" else round_to_bfloat16(to_float32(values, dtype), "models", name)
+
+
 _CONVOLUTION = 8  # numbers for each channel, at most
 
 
 def default_dtype(sources: Mapping[str, WeightSource]) -> str:
-    """ "stored" where a matrix is quantised, "float16" when every matrix is stored so, else "float32".
+    """ "stored" where a matrix is quantised, "float16" or "bfloat16" when every matrix is stored so, else "float32".
 
-    bfloat16 has float32's range and so does not fit into float16; only float32 keeps it exactly. Convolutions, of a few
-    numbers for each channel, are float32 on the device in any case.
+    Convolutions, of a few numbers for each channel, are float32 on the device in any case.
     """
     matrices = [source for source in sources.values() if len(source.shape) > 1 and source.shape[-1] > _CONVOLUTION]
     if any(source.blocks is not None for source in matrices):
         return "stored"
-    return "float16" if matrices and all(source.dtype == "F16" for source in matrices) else "float32"
+    kinds = {source.dtype for source in matrices}
+    return {"F16": "float16", "BF16": "bfloat16"}.get(kinds.pop(), "float32") if len(kinds) == 1 else "float32"
 
 
 BYTES: dict[str, Any] = {"unit": "B", "unit_scale": True, "unit_divisor": 1024, "desc": "loading"}

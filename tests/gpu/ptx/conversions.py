@@ -64,7 +64,7 @@ def _convert(program: Program, instruction: Instruction) -> Step:
     words = instruction.words
     to, source = words[-2:]
     modifiers = set(words[1:-2])
-    if to == "f16x2" and source == "f32" and modifiers == {"rn"}:
+    if to in PACKED and source == "f32" and modifiers == {"rn"}:
         return _pack_halves(program, instruction)
     if to not in NUMPY or source not in NUMPY or modifiers - {"rn", *_ROUND}:
         raise UnknownInstruction(str(instruction))
@@ -80,15 +80,26 @@ def _convert(program: Program, instruction: Instruction) -> Step:
     return lambda warp, mask: write(warp, mask, convert(read(warp)))
 
 
+def halves(values: Values) -> Values:
+    """The bits of float16, rounded to nearest even."""
+    return values.astype(np.float16).view(np.uint16).astype(np.uint32)
+
+
+def bfloats(values: Values) -> Values:
+    """The bits of bfloat16, rounded to nearest even; every NaN is 0x7fff (PTX ISA, cvt)."""
+    bits = values.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint32)
+    return np.where(np.isnan(values), np.uint32(0x7FFF), rounded)
+
+
+PACKED = {"f16x2": halves, "bf16x2": bfloats}
+
+
 def _pack_halves(program: Program, instruction: Instruction) -> Step:
-    """cvt.rn.f16x2.f32 d, a, b: a to the upper half of d, b to the lower one."""
+    """cvt.rn.f16x2.f32 d, a, b: a to the upper half of d, b to the lower one; cvt.rn.bf16x2.f32."""
     upper, lower = (reader(program, text, "f32") for text in instruction.operands[1:])
-    write = writer(program, instruction.operands[0], "b32")
-
-    def halves(values: Values) -> Values:
-        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
-
-    return lambda warp, mask: write(warp, mask, halves(upper(warp)) << np.uint32(16) | halves(lower(warp)))
+    write, bits = writer(program, instruction.operands[0], "b32"), PACKED[instruction.words[-2]]
+    return lambda warp, mask: write(warp, mask, bits(upper(warp)) << np.uint32(16) | bits(lower(warp)))
 
 
 def _convert_address(program: Program, instruction: Instruction) -> Step:

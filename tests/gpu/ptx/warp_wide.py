@@ -67,13 +67,23 @@ def _load_matrices(program: Program, instruction: Instruction) -> Step:
     return step
 
 
-def _pairs(values: Values) -> Values:
+def _halves(values: Values) -> Values:
     return np.ascontiguousarray(values).view(np.float16).reshape(LANES, 2).astype(np.float64)
+
+
+def _bfloats(values: Values) -> Values:
+    bits = np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return bits.view(np.float32).reshape(LANES, 2).astype(np.float64)
+
+
+_PAIRS = {f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32": read
+          for kind, read in (("f16", _halves), ("bf16", _bfloats))}  # fmt: skip
 
 
 def _multiply(program: Program, instruction: Instruction) -> Step:
     """mma.sync: D = A B + C, summed in float64 and rounded once to float32."""
-    if instruction.op != "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32":
+    pairs = _PAIRS.get(instruction.op)
+    if pairs is None:
         raise UnknownInstruction(str(instruction))
     to, left, right, add = (inner(text) for text in instruction.operands)
     reads_a, reads_b = ([reader(program, name, "b32") for name in names] for names in (left, right))
@@ -83,10 +93,10 @@ def _multiply(program: Program, instruction: Instruction) -> Step:
         warp.together(instruction, mask)
         a, b = np.zeros((16, 16)), np.zeros((16, 8))
         for i, read in enumerate(reads_a):
-            row, column, pair = _G + 8 * (i & 1), _T + 8 * (i >> 1), _pairs(read(warp))
+            row, column, pair = _G + 8 * (i & 1), _T + 8 * (i >> 1), pairs(read(warp))
             a[row, column], a[row, column + 1] = pair.T
         for i, read in enumerate(reads_b):
-            b[_T + 8 * i, _G], b[_T + 8 * i + 1, _G] = _pairs(read(warp)).T
+            b[_T + 8 * i, _G], b[_T + 8 * i + 1, _G] = pairs(read(warp)).T
         product = a @ b
         sums = [product[_G + 8 * (i >> 1), _T + (i & 1)] + read(warp) for i, read in enumerate(reads_c)]
         for write, total in zip(writes, sums):
