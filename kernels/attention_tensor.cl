@@ -1,4 +1,5 @@
-// Attention over spans with tensor cores: NVIDIA from compute capability 8.0 on, float16 cells, K_DIM = V_DIM.
+// Attention over spans with tensor cores: NVIDIA from compute capability 8.0 on, cells of float16, or of float32 with heads
+// of up to 128, K_DIM = V_DIM.
 //
 // Same data and plan as attention.cl (see there for the layouts). A line is one row of one query head; those of one K/V
 // head share what is read. A group computes WARPS warps of lines of one tile (attention_lines.clh); a tile with more has
@@ -7,6 +8,7 @@
 //   for each block of keys (attention_walk.clh):
 //     K has come      scores = q k        on the way: V of this block, K of the next one
 //     V has come      own = own * shrink + weights v        on the way: K and V of the next block
+//   float32 cells: what has come becomes halves first (attention_floats.clh); on the way is V, then K of the next block
 //   at the end of a split: total <- total, own (attention_total.clh); `total` lies in `out`, each number kept by one lane
 //   a tile of one of several splits: own -> partial_out, partial_stats, which attention_merge.cl joins, or, where
 //   MERGES, the last group of a row and K/V head (attention_merged.clh)
@@ -36,7 +38,12 @@
 #define TERMS 2  // halves that stand for a float32
 #endif
 
+#ifndef CELL_FORMAT
+#define CELL_FORMAT 1  // of K and V: 0 float32, 1 float16
+#endif
+
 #include "attention_lines.clh"
+#include "attention_floats.clh"
 #include "attention_merged.clh"
 #include "work_group.clh"
 
@@ -109,8 +116,8 @@ INLINE void write_partials(const Tile* tile, const Lines* lines, float (*own)[NU
 }
 
 GROUP_KERNEL(LANES) void attend_tiles(
-    GROUP_IDS __global const float* ALONE q, ulong q_offset, __global const half* ALONE k, ulong k_offset,
-    __global const half* ALONE v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
+    GROUP_IDS __global const float* ALONE q, ulong q_offset, __global const KV_NUMBER* ALONE k, ulong k_offset,
+    __global const KV_NUMBER* ALONE v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
     ulong v_cell_stride, __global const int* ALONE table, int bounds_at, int row_ids_at, int segments_at,
     int tiles_at, int split, int heads, int group, float scale, float softcap, __global const float* ALONE sinks,
     ulong sinks_offset, int has_sinks, __global float* ALONE out, ulong out_offset, __global float* OWN partial_out,
@@ -121,6 +128,9 @@ GROUP_KERNEL(LANES) void attend_tiles(
 #endif
 ) {
   LOCAL_BYTES(lots, LOTS * LOT_BYTES, 0);
+#if FLOAT_CELLS
+  LOCAL_ARRAY(float, back_of_keys, KEYS, LOTS * LOT_BYTES);
+#endif
   AWAIT();
   const int lane = get_local_id(0), l = lane % WARP, t = l % 4;
   __global const int* given = table + tiles_at + 5 * (GROUP_ID(1) / parts);
@@ -143,8 +153,10 @@ GROUP_KERNEL(LANES) void attend_tiles(
     from[i] = next_block(&walk, l, &cells);
     if (from[i] != NO_KEY) bring(slots + 2 * i * LOT_BYTES, k, k_cell_stride, lane, &cells);
     COMMIT();
+#if !FLOAT_CELLS
     if (from[i] != NO_KEY) bring(slots + (2 * i + 1) * LOT_BYTES, v, v_cell_stride, lane, &cells);
     COMMIT();
+#endif
   }
 
   Lines lines;
@@ -177,25 +189,45 @@ GROUP_KERNEL(LANES) void attend_tiles(
     if (from[0] >= split_end) split_end = split_end_of(from[0], split);
     const int to = block_end(from[0], split_end);
     const bool whole = max(all_first, from[0] & -KEYS) == from[0] && to - from[0] == KEYS && to <= all_end;
-    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE];
+    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE], unit = 1.0f;
+#if FLOAT_CELLS
+    ARRIVED(0);
+    barrier(CLK_LOCAL_MEM_FENCE);  // K has come for all, and the slot of V is free
+    bring(slots + LOT_BYTES, v, v_cell_stride, lane, &cells);
+    COMMIT();
+    split_lot(lots, 0, lane, back_of_keys);
+    barrier(CLK_LOCAL_MEM_FENCE);  // for all
+#else
     ARRIVED(2 * AHEAD - 1);
     barrier(CLK_LOCAL_MEM_FENCE);  // K has come for all, and the slot before it is free
     from[AHEAD] = next_block(&walk, l, &cells);
     if (from[AHEAD] != NO_KEY)
       bring(slots + (slot == 0 ? LOTS - 1 : slot - 1) * LOT_BYTES, k, k_cell_stride, lane, &cells);
     COMMIT();
+#endif
     if (busy) {
       score_block(query, slots + slot * LOT_BYTES, l, scores);
+#if FLOAT_CELLS
+      scale_scores(back_of_keys, t, scores);
+#endif
       if (softcap > 0.0f) cap_scores(softcap, scale, back, scores);
       if (!whole) hide_keys(&lines, from[0], to, t, scores);
       weigh(&lines, scores, shrink);
     }
-    ARRIVED(2 * AHEAD - 1);
+    ARRIVED(FLOAT_CELLS ? 0 : 2 * AHEAD - 1);
     barrier(CLK_LOCAL_MEM_FENCE);  // V has come for all, and the slot of K is free
+#if FLOAT_CELLS
+    from[1] = next_block(&walk, l, &cells);
+    if (from[1] != NO_KEY) bring(slots, k, k_cell_stride, lane, &cells);
+    COMMIT();
+    split_lot(lots, LOT_BYTES, lane, back_of_keys);
+    barrier(CLK_LOCAL_MEM_FENCE);  // for all
+#else
     if (from[AHEAD] != NO_KEY) bring(slots + slot * LOT_BYTES, v, v_cell_stride, lane, &cells);
     COMMIT();
+#endif
     slot = slot == LOTS - 1 ? 0 : slot + 1;
-    if (!whole) {
+    if (!FLOAT_CELLS && !whole) {
       const int infinite = infinite_keys(lots, slot * LOT_BYTES, l, false);
       if (max_of_warp(infinite) != 0) {  // for all warps alike
         barrier(CLK_LOCAL_MEM_FENCE);    // all have seen them
@@ -206,8 +238,11 @@ GROUP_KERNEL(LANES) void attend_tiles(
     }
     if (busy) {
       Operand weights[KEYS / 16];
+#if FLOAT_CELLS
+      unit = scale_weights(&lines, back_of_keys, from[0], to, t, scores);
+#endif
       weights_as_operands(scores, weights);
-      add_values(weights, shrink, slots + slot * LOT_BYTES, l, own);
+      add_values(weights, shrink, unit, slots + slot * LOT_BYTES, l, own);
       if (tile.out_row < 0 && from[1] >= split_end)
         close_split(&tile, &lines, totals, own, line, split_end - split, split_end, from[1] == NO_KEY, t,
                     sinks + sinks_offset, has_sinks, out);

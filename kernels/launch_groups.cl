@@ -74,12 +74,16 @@ INLINE void await(const Turn* turn) {
 #define PAIRED 1
 #define MERGES 1
 #define TERMS ATTENTION_TERMS
+#ifndef ATTENTION_FORMAT
+#define ATTENTION_FORMAT 1  // CELL_FORMAT of attention_tensor.cl
+#endif
+#define CELL_FORMAT ATTENTION_FORMAT
 #undef LANES
 #define attend_tiles tensor_attend
 #include "attention_tensor.cl"
 #undef attend_tiles
 #undef TERMS
-#define ATTENTION_BYTES (LOTS * LOT_BYTES)
+#define ATTENTION_BYTES (LOTS * LOT_BYTES + FLOAT_CELLS * KEYS * 4)
 #else
 #define ATTENTION_BYTES 0
 #endif

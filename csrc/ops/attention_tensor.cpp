@@ -9,7 +9,13 @@
 namespace kvtrie::ops {
 namespace {
 
+constexpr std::int32_t kMost = 256;          // numbers of a head
+constexpr std::int32_t kMostOfFloats = 128;  // so that two lots of float32 cells fit 48 KiB
 constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
+
+bool floats(const AttentionSizes& sizes) noexcept { return sizes.formats == plain_format(DType::kFloat32); }
+
+bool paired_only(const AttentionSizes& sizes) noexcept { return floats(sizes) || sizes.k_dim > kMostUnpaired; }
 
 // A history in two pieces over two splits, and rows at its end.
 class SameBits {
@@ -101,16 +107,17 @@ class SameBits {
 }  // namespace
 
 bool tensor_sizes(const AttentionSizes& sizes) noexcept {
-  return sizes.formats == plain_format(DType::kFloat16) && sizes.k_dim == sizes.v_dim && sizes.k_dim % 16 == 0 &&
-         sizes.k_dim >= 64 && sizes.k_dim <= 256;
+  const std::int32_t most = floats(sizes) ? kMostOfFloats : kMost;
+  return (floats(sizes) || sizes.formats == plain_format(DType::kFloat16)) && sizes.k_dim == sizes.v_dim &&
+         sizes.k_dim % 16 == 0 && sizes.k_dim >= 64 && sizes.k_dim <= most;
 }
 
 std::int32_t tensor_terms(const AttentionSizes& sizes, Precision precision) noexcept {
-  return sizes.k_dim > kMostUnpaired ? 2 : terms_of(precision);
+  return paired_only(sizes) ? 2 : terms_of(precision);
 }
 
 std::vector<TensorForm> tensor_forms(const AttentionSizes& sizes, std::int32_t terms) {
-  if (sizes.k_dim > kMostUnpaired) return {{1, true}, {2, true}, {4, true}};
+  if (paired_only(sizes)) return {{1, true}, {2, true}, {4, true}};
   if (terms == 1) return {{1, true}, {1, false}, {2, false}, {4, false}};
   return {{1, true}, {2, true}, {4, true}, {4, false}};
 }
@@ -127,7 +134,7 @@ AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_
   variant.terms = terms;
   variant.program = "attention_tensor";
   variant.lanes = merge_lanes;
-  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=", terms);
+  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=", terms, floats(sizes) ? " -DCELL_FORMAT=0" : "");
   variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", merge_lanes);
   return variant;
 }

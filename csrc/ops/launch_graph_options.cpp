@@ -40,6 +40,7 @@ class Options {
 std::optional<std::string> name_in_groups(const LaunchKernel& kernel, const std::string& option) {
   if (of_groups(kernel)) {  // attention: WARPS, PAIRED and MERGES are the same in every graph
     if (option == "TERMS") return "ATTENTION_TERMS";
+    if (option == "CELL_FORMAT") return "ATTENTION_FORMAT";
     return option == "K_DIM" ? std::optional(option) : std::nullopt;
   }
   if (kernel.name == "embed") return option == "STORED" ? std::optional<std::string>("EMBED_STORED") : std::nullopt;

@@ -59,10 +59,10 @@ class NullAttention : public ::testing::TestWithParam<Heads> {
   }
 
   std::vector<Launch> launches_of(const Work& work, const ops::AttentionPlan& plan,
-                                  ops::Precision precision = ops::Precision::kAuto) {
+                                  ops::Precision precision = ops::Precision::kAuto, DType cells_of = DType::kFloat16) {
     const auto [heads, kv_heads, dim] = GetParam();
     const auto cells = std::int64_t{work.shared} + work.conversations * (work.history - work.shared + work.rows);
-    const auto pool = [&] { return Tensor::zeros(device_, DType::kFloat16, {kv_heads, cells, dim}); };
+    const auto pool = [&] { return Tensor::zeros(device_, cells_of, {kv_heads, cells, dim}); };
     const ops::LayerCells layer(pool(), pool());
     const Tensor q = Tensor::zeros(device_, DType::kFloat32, {plan.rows, heads, dim});
     const ops::DevicePlan uploaded = ops::upload_plan(device_, plan);
@@ -166,6 +166,29 @@ TEST_P(NullAttention, FastTakesOneTermAndFewerWarps) {
     EXPECT_LE(group.warps, before.warps);
     const std::size_t parts = (lines + group.lines - 1) / group.lines;
     EXPECT_EQ(fast.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
+  }
+}
+
+// Warps of 8 lines, whatever the precision; of heads above 128 the work-group family has them.
+TEST_P(NullAttention, Float32CellsTakeWarpsOfEightLines) {
+  const auto [heads, kv_heads, dim] = GetParam();
+  for (const Work& work : kSteps) {
+    SCOPED_TRACE(work.name);
+    const ops::AttentionPlan plan = plan_of(work);
+    const std::vector<Launch> usual = launches_of(work, plan, ops::Precision::kAuto, DType::kFloat32),
+                              fast = launches_of(work, plan, ops::Precision::kFast, DType::kFloat32);
+    EXPECT_EQ(fast.front().options, usual.front().options);
+    const std::string& options = usual.front().options;
+    EXPECT_NE(options.find("-DCELL_FORMAT=0"), std::string::npos);
+    EXPECT_EQ(options.find("-DLANES=") != std::string::npos, dim > 128) << options;
+    if (dim > 128) continue;
+    const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
+    const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
+    const Group group = group_of(options);
+    EXPECT_EQ(group.lines, lines <= 8 ? 8U : lines <= 16 ? 16U : 32U);
+    EXPECT_NE(options.find("-DPAIRED=1"), std::string::npos);
+    const std::size_t parts = (lines + group.lines - 1) / group.lines;
+    EXPECT_EQ(usual.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
   }
 }
 

@@ -226,15 +226,15 @@ TEST(LaunchTable, OptionsOfGroupsAreThoseOfTheirLaunches) {
   const auto product = [](const char* options) {
     return form_of("matmul_tensor", "tensor_few", options, {128, 1, 0}, {128, 1, 0}, {"-", "-"});
   };
-  const std::vector<Launch> launches{product("-DSTORED=3 -DROWS=8 -DRING_BYTES=40960"),
-                                     product("-DSTORED=3 -DROWS=8 -DGATED=1 -DRING_BYTES=131072"),
-                                     product("-DSTORED=3 -DROWS=8 -DRING_BYTES=131072"),
-                                     form_of("attention_tensor", "attend_tiles", "-DK_DIM=64 -DTERMS=1 -DWARPS=2",
-                                             {32, 1, 1}, {32, 1, 1}, {"-", "-"})};
+  const std::vector<Launch> launches{
+      product("-DSTORED=3 -DROWS=8 -DRING_BYTES=40960"), product("-DSTORED=3 -DROWS=8 -DGATED=1 -DRING_BYTES=131072"),
+      product("-DSTORED=3 -DROWS=8 -DRING_BYTES=131072"),
+      form_of("attention_tensor", "attend_tiles", "-DK_DIM=64 -DTERMS=1 -DCELL_FORMAT=0 -DWARPS=2", {32, 1, 1},
+              {32, 1, 1}, {"-", "-"})};
   std::string reason;
   const std::string options = *group_options(launches, reason);
   for (const char* wanted : {"-DFORMS=2 ", "-DGATED_FORM0=0 ", "-DGATED_FORM1=1 ", "-DTERMS_FORM0=2 ", "-DK_DIM=64 ",
-                             "-DATTENTION_TERMS=1 ", "-DWITH_tensor_attend=1"})
+                             "-DATTENTION_TERMS=1 ", "-DATTENTION_FORMAT=0 ", "-DWITH_tensor_attend=1"})
     EXPECT_TRUE(contains(options + " ", wanted)) << options;
   EXPECT_FALSE(contains(options, "RING_BYTES"));
 }

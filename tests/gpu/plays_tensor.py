@@ -21,6 +21,7 @@ CELLS = 530
 _TABLE = 10  # of the kernel's arguments
 # Relative errors by terms: those of float32, and of halves, whose 2^-12 weights take from q and from themselves.
 BOUNDS = {1: 1e-3, 2: 8e-7}
+OF_FLOATS = 8e-7  # of float32 cells, whose numbers have 22 bits, too
 Spans = tuple[tuple[int, int, int], ...]
 
 
@@ -82,12 +83,12 @@ class Work:
     """K, V and queries of ``rows`` rows, ``group`` query heads to each of ``kv_heads``; free cells hold NaN."""
 
     def __init__(self, dim: int, group: int, bounds: list[tuple[int, int]], kv_heads: int = 1,
-                 spans: Spans = SPANS) -> None:  # fmt: skip
+                 spans: Spans = SPANS, dtype: Any = np.float16) -> None:  # fmt: skip
         random = np.random.default_rng(3)
         self.spans = spans
         self.dim, self.group, self.kv_heads, self.bounds = dim, group, kv_heads, bounds
         self.heads = group * kv_heads
-        self.k, self.v = (np.full((kv_heads, CELLS, dim), np.nan, np.float16) for _ in range(2))
+        self.k, self.v = (np.full((kv_heads, CELLS, dim), np.nan, dtype) for _ in range(2))
         self.cell = {position + i: cell + i for cell, length, position in spans for i in range(length)}
         for cell in self.cell.values():
             self.k[:, cell], self.v[:, cell] = random.standard_normal((2, kv_heads, dim))
@@ -206,25 +207,27 @@ def near(got: Any, wanted: Any, bound: float) -> None:
     assert error <= bound * size, f"relative error: got {error / max(size, 1e-30):.1e}, allowed {bound:.1e}"
 
 
-def small(dim: int, group: int, kv_heads: int = 1) -> tuple[Work, list[Tile]]:
+def small(dim: int, group: int, kv_heads: int = 1, dtype: Any = np.float16) -> tuple[Work, list[Tile]]:
     """Rows that see all, a window, a chunk inside of a block, nothing, and the last key, whose value no other row sees
     and which is not finite; a walk over splits of which one is left out, tiles of partials of two splits, one with
     fewer lines, and one without keys."""
     bounds = [(0, 486), (70, 300), (390, 401), (0, 440), (100, 486), (0, 0), (20, 128), (0, 460), (450, 487)]
-    work = Work(dim, group, bounds, kv_heads)
+    work = Work(dim, group, bounds, kv_heads, dtype=dtype)
     work.v[:, work.cell[486], 3] = np.inf
     tiles = [Tile((0, 1, 2, 3, 8), 0, 487), Tile((4, 7), 128, 256, 0), Tile((4, 7), 384, 487, 2),
              Tile((6,), 20, 128, 4), Tile((5,), 0, 0)]  # fmt: skip
     return work, tiles
 
 
-def split_up(dim: int, group: int, kv_heads: int = 1, rows: int = 3) -> tuple[Work, list[Tile], Merges]:
+def split_up(
+    dim: int, group: int, kv_heads: int = 1, rows: int = 3, dtype: Any = np.float16
+) -> tuple[Work, list[Tile], Merges]:
     """``rows`` rows whose history is cut into splits, a copy of the last of them among its tiles, and one that sees
     nothing. Not every row sees every split; the last one's only partial is a tile of its own."""
     bounds = [(0, 440 + i) for i in range(rows)]
     bounds[-1] = (384, 487)
     bounds += [(0, 0), (10, 120)]  # the row without keys, and the copy of row 0
-    work = Work(dim, group, bounds, kv_heads)
+    work = Work(dim, group, bounds, kv_heads, dtype=dtype)
     all_ = tuple(range(rows - 1))
     bounds[0] = (128, 440)
     tiles = [Tile((*all_[1:], rows + 1), 0, 128, 0), Tile(all_, 128, 256, rows - 1),
@@ -232,14 +235,14 @@ def split_up(dim: int, group: int, kv_heads: int = 1, rows: int = 3) -> tuple[Wo
     return work, tiles, Merges.of(tiles, rows + 1, (0,))
 
 
-def merging_play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
+def merging_play(form: TensorForm, dim: int, group: int, bound: float, dtype: Any = np.float16) -> Any:
     """A play of plays.py: groups of three splits, of which the last one of each row and K/V head merges; and all else
     that a kernel of this form reaches."""
 
     def played(program: ptx.Program, seed: int) -> ptx.Report:
-        work, tiles, merges = split_up(dim, group)
+        work, tiles, merges = split_up(dim, group, dtype=dtype)
         check_merging(work, tiles, merges, work.run(program, form, tiles, seed, merges=merges), bound)
-        work, tiles = small(dim, group)
+        work, tiles = small(dim, group, dtype=dtype)
         merges = Merges.of(tiles, len(work.bounds))
         written = work.run(program, form, tiles, seed, merges=merges)
         check_merging(work, tiles, merges, written, bound)
@@ -254,11 +257,11 @@ def check_merging(work: Work, tiles: list[Tile], merges: Merges, written: Writte
     work.check_merged(written, tiles, merges, bound)
 
 
-def play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
+def play(form: TensorForm, dim: int, group: int, bound: float, dtype: Any = np.float16) -> Any:
     """A play of plays.py: everything that a kernel of this form reaches."""
 
     def played(program: ptx.Program, seed: int) -> ptx.Report:
-        work, tiles = small(dim, group)
+        work, tiles = small(dim, group, dtype=dtype)
         written = work.run(program, form, tiles, seed)
         work.check(written, tiles, bound)
         return written.report
@@ -266,6 +269,6 @@ def play(form: TensorForm, dim: int, group: int, bound: float) -> Any:
     return played
 
 
-def variant(dim: int, form: TensorForm, terms: int = 2, merges: bool = False) -> Variant:
+def variant(dim: int, form: TensorForm, terms: int = 2, merges: bool = False, floats: bool = False) -> Variant:
     """The kernel with these options."""
-    return Variant("attention_tensor", form.options(dim, terms, merges), ("attend_tiles",), 32 * form.warps)
+    return Variant("attention_tensor", form.options(dim, terms, merges, floats), ("attend_tiles",), 32 * form.warps)

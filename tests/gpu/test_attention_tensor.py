@@ -10,7 +10,7 @@ import pytest
 
 import compilers
 import ptx
-from plays_tensor import BOUNDS, Merges, Tile, Work, check_merging, near, small, split_up, variant
+from plays_tensor import BOUNDS, OF_FLOATS, Merges, Tile, Work, check_merging, near, small, split_up, variant
 from variants import TensorForm, Variant
 from variants import tensor_forms as forms_of
 
@@ -19,8 +19,12 @@ ONE, FOUR = TensorForm(1, True), TensorForm(4, False)
 
 
 @cache
-def program(dim: int, form: TensorForm, terms: int = 2, merges: bool = False) -> ptx.Program:
-    return ptx.Program(compilers.ptx_of(variant(dim, form, terms, merges)).read_text(), "attend_tiles")
+def program(dim: int, form: TensorForm, terms: int = 2, merges: bool = False, floats: bool = False) -> ptx.Program:
+    return ptx.Program(compilers.ptx_of(variant(dim, form, terms, merges, floats)).read_text(), "attend_tiles")
+
+
+def cells_of(floats: bool) -> type:
+    return np.float32 if floats else np.float16
 
 
 @cache
@@ -42,11 +46,48 @@ def test_every_size_and_form_computes_what_numpy_does(dim: int, form: TensorForm
     work.check(written, tiles, FLOAT32 if terms == 2 else HALVES)
 
 
-@pytest.mark.parametrize("form", [ONE, FOUR])
-def test_scores_are_capped(form: TensorForm) -> None:
-    work, tiles = small(64, 2)
+FLOATS = [(dim, form) for dim in SIZES for form in forms_of(dim, 2, True)]
+
+
+@pytest.mark.parametrize(("dim", "form"), FLOATS)
+def test_every_size_and_form_of_float32_cells(dim: int, form: TensorForm) -> None:
+    work, tiles = small(dim, 3, kv_heads=2, dtype=np.float32)
+    work.check(work.run(program(dim, form, floats=True), form, tiles), tiles, OF_FLOATS)
+
+
+@pytest.mark.parametrize(("form", "floats"), [(ONE, False), (FOUR, False), (ONE, True)])
+def test_scores_are_capped(form: TensorForm, floats: bool) -> None:
+    work, tiles = small(64, 2, dtype=cells_of(floats))
     work.softcap, work.scale = 3.0, np.float32(0.9)
-    work.check(work.run(program(64, form), form, tiles), tiles, 2e-6)
+    work.check(work.run(program(64, form, floats=floats), form, tiles), tiles, 2e-6)
+
+
+@pytest.mark.parametrize("form", [ONE, TensorForm(4, True)])
+def test_float32_cells_of_every_size(form: TensorForm) -> None:
+    """Keys and values of 2^-100 to 2^80, each by a power of its own: what a line sees has its accuracy."""
+    work, _ = small(64, 2, dtype=np.float32)
+    tiles = [Tile((0, 1, 2), 0, 256)]
+    work.bounds[:3] = [(0, 100), (100, 200), (200, 256)]
+    position = {cell: p for p, cell in work.cell.items()}
+    for cells, power in ((work.k, 1), (work.v, -1)):
+        for cell, p in position.items():
+            cells[:, cell] *= np.float32(2.0) ** (power * (-100, 0, 80)[min(p // 100, 2)])
+    work.q[0] *= np.float32(2.0**60)
+    work.scale = np.float32(2.0**-3)
+    work.q[2] *= np.float32(2.0**-80)
+    work.check(work.run(program(64, form, floats=True), form, tiles), tiles, OF_FLOATS)
+
+
+def test_float32_values_that_weights_outweigh() -> None:
+    """Values of 2^40 whose weights are 2^-40 count as much as those of 1: a line's weights have a power of two."""
+    work = Work(64, 1, [(0, 64)], spans=((7, 64, 0),), dtype=np.float32)
+    tiles = [Tile((0,), 0, 64)]
+    work.k[:, 7:71] = 0
+    work.q[0] = 1
+    work.k[:, 7:39, 0] = -40 * np.log(2)
+    work.v[:, 7:39] *= np.float32(2.0**40)
+    work.scale = np.float32(1)
+    work.check(work.run(program(64, ONE, floats=True), ONE, tiles), tiles, 20 * OF_FLOATS)
 
 
 @pytest.mark.parametrize("split", [32, 48, 64, 200])
@@ -62,28 +103,32 @@ def test_splits_of_any_length(split: int) -> None:
 
 
 def bits_of(
-    work: Work, dim: int, form: TensorForm, rows: tuple[int, ...], seed: int, terms: int
+    work: Work, dim: int, form: TensorForm, rows: tuple[int, ...], seed: int, terms: int, floats: bool = False
 ) -> tuple[np.ndarray, ...]:
     """Outputs of rows that walk all splits, and partials of the same rows by split."""
     splits = [(0, 128), (128, 256), (384, 487)]
     tiles = [Tile(rows, 0, 487)]
     tiles += [Tile(rows, begin, end, i * len(rows)) for i, (begin, end) in enumerate(splits)]
-    written = work.run(program(dim, form, terms), form, tiles, seed)
+    written = work.run(program(dim, form, terms, floats=floats), form, tiles, seed)
     shape = (3, len(rows), work.heads)
     return written.out[list(rows)], written.partials.reshape(*shape, dim), written.stats.reshape(*shape, 2)
 
 
-@pytest.mark.parametrize(("dim", "group", "terms"), [(64, 4, 1), (128, 5, 1), (64, 4, 2), (128, 5, 2), (256, 4, 2)])
-def test_bits_depend_on_nothing_beside_a_row(dim: int, group: int, terms: int) -> None:
+ALIKE = [(64, 4, 1, False), (128, 5, 1, False), (64, 4, 2, False), (128, 5, 2, False), (256, 4, 2, False)]
+
+
+@pytest.mark.parametrize(("dim", "group", "terms", "floats"), [*ALIKE, (64, 4, 2, True), (128, 5, 2, True)])
+def test_bits_depend_on_nothing_beside_a_row(dim: int, group: int, terms: int, floats: bool) -> None:
     """Of every form, in another order of warps: rows together, and one of them alone."""
     rows = tuple(range(9))
-    work = Work(dim, group, [(max(0, 30 * i - 60), 479 + i) for i in rows])
-    wanted = bits_of(work, dim, forms_of(dim, terms)[-1], rows, 1, terms)
+    work = Work(dim, group, [(max(0, 30 * i - 60), 479 + i) for i in rows], dtype=cells_of(floats))
+    forms = forms_of(dim, terms, floats)
+    wanted = bits_of(work, dim, forms[-1], rows, 1, terms, floats)
     assert np.isfinite(wanted[0]).all() and np.isfinite(wanted[1]).all()
-    for form in forms_of(dim, terms):
-        for got, all_ in zip(bits_of(work, dim, form, rows, 2, terms), wanted):
+    for form in forms:
+        for got, all_ in zip(bits_of(work, dim, form, rows, 2, terms, floats), wanted):
             assert np.array_equal(got.view(np.int32), all_.view(np.int32)), form
-        alone = bits_of(work, dim, form, (5,), 3, terms)
+        alone = bits_of(work, dim, form, (5,), 3, terms, floats)
         assert np.array_equal(alone[0].view(np.int32), wanted[0][5:6].view(np.int32)), form
         for got, all_ in zip(alone[1:], wanted[1:]):
             assert np.array_equal(got.view(np.int32), all_[:, 5:6].view(np.int32)), form
@@ -107,25 +152,26 @@ def test_a_walk_gives_the_bits_of_merged_partials() -> None:
 
 
 # Of every form one size, and the last form of the others; with KVTRIE_PLAY_ALL all of them.
-MERGING = [(64, 7, 3, form, terms) for terms in (1, 2) for form in forms_of(64, terms)]
+MERGING = [(64, 7, 3, form, terms, False) for terms in (1, 2) for form in forms_of(64, terms)]
+MERGING += [(64, 7, 3, form, 2, True) for form in forms_of(64, 2, True)]
 MERGING += [
-    (dim, group, rows, form, terms)
+    (dim, group, rows, form, terms, False)
     for dim, group, rows in ((112, 3, 9), (256, 8, 2))
     for terms in (1, 2)
     for form in forms_of(dim, terms)[0 if "KVTRIE_PLAY_ALL" in os.environ else -1 :]
 ]
 
 
-@pytest.mark.parametrize(("dim", "group", "rows", "form", "terms"), MERGING)
+@pytest.mark.parametrize(("dim", "group", "rows", "form", "terms", "floats"), MERGING)
 def test_merging_in_tiles_has_the_bits_of_a_launch_of_its_own(
-    dim: int, group: int, rows: int, form: TensorForm, terms: int
+    dim: int, group: int, rows: int, form: TensorForm, terms: int, floats: bool
 ) -> None:
     """Of tiles in parts that cut through the heads of a row, too, in any order of groups."""
-    work, tiles, merges = split_up(dim, group, 2 if dim == 64 else 1, rows)
-    wanted = work.merged(work.run(program(dim, form, terms), form, tiles), merges, merge_program(dim))
+    work, tiles, merges = split_up(dim, group, 2 if dim == 64 else 1, rows, cells_of(floats))
+    wanted = work.merged(work.run(program(dim, form, terms, False, floats), form, tiles), merges, merge_program(dim))
     seen = sorted(merges.partials)
     assert np.isfinite(wanted[seen]).all()
-    got = work.run(program(dim, form, terms, merges=True), form, tiles, form.lines, merges=merges)
+    got = work.run(program(dim, form, terms, True, floats), form, tiles, form.lines, merges=merges)
     check_merging(work, tiles, merges, got, BOUNDS[terms])
     assert np.array_equal(got.out[seen].view(np.int32), wanted[seen].view(np.int32))
     assert (got.out[rows] == 0).all(), "the row that sees nothing has a tile without partials"
@@ -156,20 +202,25 @@ def test_groups_that_merge_need_what_orders_them() -> None:
             work.run(each, form, tiles, merges=merges)
 
 
-@pytest.mark.parametrize("form", [ONE, FOUR])
+@pytest.mark.parametrize(("form", "floats"), [(ONE, False), (FOUR, False), (ONE, True), (TensorForm(4, True), True)])
 @pytest.mark.parametrize("what", ["k", "v", "infinite v"])
-def test_hidden_nan_is_not_multiplied_in(form: TensorForm, what: str) -> None:
+def test_hidden_nan_is_not_multiplied_in(form: TensorForm, floats: bool, what: str) -> None:
     """A key of which one row of a tile sees that it is NaN: that row is NaN, the others are what they were."""
-    work, _ = small(64, 2)
+    work, _ = small(64, 2, dtype=cells_of(floats))
     rows, tiles = (0, 1, 2), [Tile((0, 1, 2), 0, 256)]
     work.bounds[:3] = [(0, 150), (10, 256), (151, 200)]
-    before = work.run(program(64, form), form, tiles)
+    before = work.run(program(64, form, floats=floats), form, tiles)
     cells = work.k if what == "k" else work.v
     cells[:, work.cell[150], 5] = np.inf if what == "infinite v" else np.nan
-    after = work.run(program(64, form), form, tiles)
+    after = work.run(program(64, form, floats=floats), form, tiles)
     assert np.isnan(after.out[1]).all()
     for row in set(rows) - {1}:
         assert np.array_equal(after.out[row].view(np.int32), before.out[row].view(np.int32))
+    if floats:  # one so large that it would leave nothing of others, had they a power of two together
+        cells[:, work.cell[150]] = np.float32(2.0**100)
+        after = work.run(program(64, form, floats=floats), form, tiles)
+        for row in set(rows) - {1}:
+            assert np.array_equal(after.out[row].view(np.int32), before.out[row].view(np.int32))
 
 
 def test_large_and_small_queries() -> None:
@@ -184,24 +235,26 @@ def test_large_and_small_queries() -> None:
 
 
 # Warp instructions per key and line of the inner loop, and for all else of a block: what is allowed.
-COSTS = {(FOUR, 2): 1.35, (FOUR, 1): 0.79, (ONE, 2): 1.95, (ONE, 1): 1.6, (TensorForm(1, False), 1): 0.95}
+COSTS = {(FOUR, 2, False): 1.35, (FOUR, 1, False): 0.79, (ONE, 2, False): 1.95, (ONE, 1, False): 1.6,
+         (TensorForm(1, False), 1, False): 0.95, (ONE, 2, True): 12, (TensorForm(4, True), 2, True): 6}  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "terms"), COSTS)
-def test_what_a_key_costs(form: TensorForm, terms: int) -> None:
+@pytest.mark.parametrize(("form", "terms", "floats"), COSTS)
+def test_what_a_key_costs(form: TensorForm, terms: int, floats: bool) -> None:
     """Of blocks that all rows see: instructions per key and line; local memory without bank conflicts."""
-    work = Work(128, 4, [(0, 256)] * (form.lines // 4), spans=((7, 256, 0),))
+    work = Work(128, 4, [(0, 256)] * (form.lines // 4), spans=((7, 256, 0),), dtype=cells_of(floats))
     rows = tuple(range(len(work.bounds)))
     short, long = (
-        work.run(program(128, form, terms), form, [Tile(rows, 0, end)], counting=True, split=512) for end in (64, 256)
+        work.run(program(128, form, terms, False, floats), form, [Tile(rows, 0, end)], counting=True, split=512)
+        for end in (64, 256)
     )
     instructions = long.report.total - short.report.total
     each = instructions / form.lines / 192
-    assert each <= COSTS[form, terms], f"instructions a key and line: {each:.2f}"
+    assert each <= COSTS[form, terms, floats], f"instructions a key and line: {each:.2f}"
     for report in (short.report, long.report):
         assert report.counts["ldmatrix wavefronts"] == report.counts["ldmatrix matrices"]
     copies = long.report.counts["wavefronts of copies"] - short.report.counts["wavefronts of copies"]
-    assert copies == 192 * 2 * 128 * 2 // 128, "one for each 128 bytes of K and V"
+    assert copies == 192 * 2 * 128 * (4 if floats else 2) // 128, "one for each 128 bytes of K and V"
 
 
 def test_near_is_no_excuse() -> None:

@@ -115,7 +115,16 @@ def test_a_norm_inside_of_a_product_changes_no_bit(stored: int, gated: bool, ter
 
 # Every kind of head with one type of weights; with the others those whose tiles lie apart, in a group and in several.
 STORING = [(1, of, 2) for of in (HALVES, PART, INTERLEAVED, PLAIN, WIDE)]
-STORING += [(3, HALVES, 2), (3, WIDE, 2), (8, HALVES, 2), (10, WIDE, 2), (1, HALVES, 1), (3, WIDE, 1), (8, PART, 1)]
+STORING += [
+    (2, HALVES, 2),
+    (3, HALVES, 2),
+    (3, WIDE, 2),
+    (8, HALVES, 2),
+    (10, WIDE, 2),
+    (1, HALVES, 1),
+    (3, WIDE, 1),
+    (8, PART, 1),
+]
 
 
 @pytest.mark.parametrize(("stored", "of", "terms"), STORING, ids=str)
