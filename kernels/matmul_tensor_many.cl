@@ -70,8 +70,9 @@ __kernel __attribute__((reqd_work_group_size(ROW_LANES, 1, 1))) void tensor_spli
 // 8 rows of a block, of which lane l names one: row r of the group.
 INLINE void load_rows(uint x_at, int r, int l, Rows8* x) {
   const uint at = x_at + r * 64 + (l / 8 ^ r / 2 % 4) * 16;
-#pragma unroll
-  for (int i = 0; i < X_TERMS; ++i) LOAD_4(x->terms[i], at + i * X_BYTES);
+  LOAD_4(x->terms[0], at);
+  if (X_TERMS > 1) LOAD_4(x->terms[1], at + X_BYTES);
+  if (X_TERMS > 2) LOAD_4(x->terms[2], at + 2 * X_BYTES);
 }
 
 // Global size (lanes * ceil(M / BLOCK_ROWS), ceil(packed outputs / (64 WARPS_M)), SPLIT: 4), local size (lanes, 1, 1).
@@ -106,8 +107,10 @@ __kernel __attribute__((reqd_work_group_size(MANY_LANES, 1, 1))) void tensor_man
     const uint to_ = ring_at + (stage)*STAGE_BYTES;                                                   \
     bring_unit(chunks, MANY_LOADS, group, block, to_ + own_unit * UNIT_BYTES, unit_lane, UNIT_LANES); \
     _Pragma("unroll") for (int j_ = 0; j_ < X_LOADS; ++j_) {                                          \
-      _Pragma("unroll") for (int i_ = 0; i_ < X_TERMS; ++i_)                                          \
-        COPY_16(to_ + rows_to[j_] + i_ * X_BYTES, rows[j_] + i_ * term_size + (block)*UNIT_K);        \
+      COPY_16(to_ + rows_to[j_], rows[j_] + (block)*UNIT_K);                                          \
+      if (X_TERMS > 1) COPY_16(to_ + rows_to[j_] + X_BYTES, rows[j_] + term_size + (block)*UNIT_K);   \
+      if (X_TERMS > 2)                                                                                \
+        COPY_16(to_ + rows_to[j_] + 2 * X_BYTES, rows[j_] + 2 * term_size + (block)*UNIT_K);          \
     }                                                                                                 \
   } while (0)
   const int first = SPLIT ? slice_begin(get_group_id(2), blocks) : 0;

@@ -1,4 +1,4 @@
-"""Attention over float16 K and V, 32 heads of 128 on 8 K/V heads: device time of a layer.
+"""Attention over float16 K and V, some cases over float32, 32 heads of 128 on 8 K/V heads: device time of a layer.
 
 ``decode``   a row each of some conversations with histories of their own
 ``shared``   a row each of conversations on one prefix, whose K and V are there once
@@ -6,7 +6,7 @@
 
 ``merge`` in its kernel and in a launch behind it: up to how many splits of 512 keys it pays (FamilyRow::merged_splits).
 
-Every case with both precisions, "auto" and "fast": two halves for a number of q and one.
+Every case with both precisions, "auto" and "fast": two halves for a number of q and one; float32 has "auto" alone.
 
 Layers are asked in turn, so that K and V come from memory. ``share``: bytes of K and V that have to be read at least
 once, against the rate of a copy.
@@ -39,6 +39,7 @@ CASES = (
     ("decode", 8, 32768, 1),
     ("shared", 8, 16384, 1),
 )
+FLOATS = (("decode", 1, 32768, 1), ("prefill", 1, 16384, 512), ("decode", 8, 4096, 1))  # also over float32 K and V
 # Conversations and history of what is merged in both ways.
 MERGED = tuple((conversations, history) for history in (1024, 4096, 8192, 32768) for conversations in (1, 8))
 EVERY = 1 << 20  # splits: more than any history has
@@ -50,19 +51,24 @@ def attention(rows: Rows) -> None:
     device = open_device(times=True)
     rate = copy_rate(rows, device)
     for case in CASES if is_gpu(device) else POSING:
-        rows.attempt(" ".join(map(str, case)), partial(_attend, rows, device, rate, *case))
+        rows.attempt(" ".join(map(str, case)), partial(_attend, rows, device, rate, "float16", *case))
+        device.trim()
+    for case in FLOATS if is_gpu(device) else POSING[:1]:
+        rows.attempt(f"float32 {' '.join(map(str, case))}", partial(_attend, rows, device, rate, "float32", *case))
         device.trim()
     for merged in MERGED if is_gpu(device) else ((1, 1024),):
         rows.attempt(f"merge {merged}", partial(_merge, rows, device, *merged))
         device.trim()
 
 
-def _attend(rows: Rows, device: Any, rate: float, what: str, conversations: int, history: int, own: int) -> None:
-    works, nbytes = _layers_of(device, what, conversations, history, own)
-    for precision in ("auto", "fast"):
+def _attend(
+    rows: Rows, device: Any, rate: float, dtype: str, what: str, conversations: int, history: int, own: int
+) -> None:
+    works, nbytes = _layers_of(device, what, conversations, history, own, dtype)
+    for precision in ("auto", "fast") if dtype == "float16" else ("auto",):
         asked = [partial(work, precision=precision) for work in works]
         us, launches = device_us(device, asked, 4 if own == 1 else 2)
-        _tell(rows, what, precision, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
+        _tell(rows, what, dtype, precision, conversations, history, own, us, launches, nbytes / us * 1e6 / rate)
 
 
 def _merge(rows: Rows, device: Any, conversations: int, history: int) -> None:
@@ -86,13 +92,16 @@ def _merge(rows: Rows, device: Any, conversations: int, history: int) -> None:
     )
 
 
-def _layers_of(device: Any, what: str, conversations: int, history: int, own: int) -> tuple[list[Any], int]:
+def _layers_of(
+    device: Any, what: str, conversations: int, history: int, own: int, dtype: str = "float16"
+) -> tuple[list[Any], int]:
     """What asks each layer for attention, and the bytes of K and V that one has."""
     cells = history + own if what == "shared" else conversations * (history + own)
-    nbytes = 4 * KV_HEADS * DIM * cells
+    nbytes = 2 * (2 if dtype == "float16" else 4) * KV_HEADS * DIM * cells
     layers = min(8, max(2, math.ceil((200 << 20) / nbytes))) if is_gpu(device) else 2
     lines = conversations * own
-    cache = kv.caches.CausalCache(range(layers), KV_HEADS, DIM, cells + conversations * own + 64, device=device)
+    room = cells + conversations * own + 64
+    cache = kv.caches.CausalCache(range(layers), KV_HEADS, DIM, room, dtype=dtype, device=device)
     random = np.random.default_rng(4)
     for sequence in range(1 if what == "shared" else conversations):
         _fill(cache, random, device, sequence, history, layers)
@@ -111,6 +120,7 @@ def _layers_of(device: Any, what: str, conversations: int, history: int, own: in
 def _tell(
     rows: Rows,
     what: str,
+    dtype: str,
     precision: str,
     conversations: int,
     history: int,
@@ -122,9 +132,10 @@ def _tell(
     seen = own * history + own * (own + 1) / 2  # keys of all rows of one conversation
     flops = 4.0 * conversations * seen * HEADS * DIM / us * 1e6
     rows.say(
-        f"{what:8} {precision} {conversations:3} conversations, {own:4} rows on {history:6}: {us:10.1f} us a layer,"
-        f" {launches:.0f} launches, {share:5.2f} of a copy, {flops / 1e12:6.1f} TFLOP/s",
+        f"{what:8} {dtype} {precision} {conversations:3} conversations, {own:4} rows on {history:6}: {us:10.1f} us a "
+        f"layer, {launches:.0f} launches, {share:5.2f} of a copy, {flops / 1e12:6.1f} TFLOP/s",
         what=what,
+        dtype=dtype,
         precision=precision,
         conversations=conversations,
         history=history,

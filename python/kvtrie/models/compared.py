@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.float32]  # [tokens, vocab]
 
-EXACT = 1e-3  # of weights that are float32, as in transformers: sums in another order
+EXACT = 1e-3  # of weights that are those of transformers: sums in another order
 ROUNDED = 3e-2  # of weights in fewer bits, each rounded by up to 2^-11 of it where it is float16
+_WHOLE = ("float32", "bfloat16")  # dtypes that keep a file's numbers; bfloat16 unless it has more bits
 
 
 class Difference(NamedTuple):
@@ -69,7 +70,7 @@ def with_transformers(model: Model, path: str, text: str, most: int) -> Differen
     except Exception as error:  # whatever a library raises that meets a model that it does not know
         said = (str(error) or type(error).__name__).strip().splitlines()[0]
         return Difference(why=f"transformers cannot load it: {said[:200]}")
-    return difference(_own(model, ids), wanted, EXACT if model.dtype == "float32" else ROUNDED)
+    return difference(_own(model, ids), wanted, EXACT if model.dtype in _WHOLE else ROUNDED)
 
 
 def difference(got: Rows, wanted: Rows, allowed: float) -> Difference:
