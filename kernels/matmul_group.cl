@@ -50,42 +50,7 @@
 #define SLICE 512  // for matmul_stored.clh alone
 #include "matmul_stored.clh"  // each time
 
-// 4 outputs of a line as words, and what NUMBER takes.
-#if STORED == 0
-#define WORDS 4
-#elif STORED < 3
-#define WORDS 2
-#else
-#define WORDS 1
-#endif
-
-INLINE LINE line_of(const uint* words) {
-#if STORED == 0
-  return as_float4((uint4)(words[0], words[1], words[2], words[3]));
-#elif STORED == 1
-  const uint2 halves = (uint2)(words[0], words[1]);  // a vector: what is stored as uint may not be read as half
-  return vload_half4(0, (const half*)&halves);
-#elif STORED == 2
-  return as_float4((uint4)(words[0] << 16, words[0] & 0xffff0000u, words[1] << 16, words[1] & 0xffff0000u));
-#elif STORED == 3
-  return convert_float4(as_char4(words[0]));
-#else
-  return convert_int4(as_uchar4(words[0]));
-#endif
-}
-
-// `count` words, 1, 2 or 4, at an address that is a multiple of as many.
-INLINE void load_words(const __global void* from, int count, uint* words) {
-  if (count == 4) {
-    const uint4 q = *(const __global uint4*)from;
-    words[0] = q.x, words[1] = q.y, words[2] = q.z, words[3] = q.w;
-  } else if (count == 2) {
-    const uint2 q = *(const __global uint2*)from;
-    words[0] = q.x, words[1] = q.y;
-  } else {
-    words[0] = *(const __global uint*)from;
-  }
-}
+#include "matmul_lines.clh"
 
 #ifndef IN_GRAPH
 

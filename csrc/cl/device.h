@@ -48,6 +48,9 @@ enum class DeviceKind : std::uint8_t { kCpu, kGpu, kAccelerator, kOther };
 const char* name_of(DeviceKind kind) noexcept;  // "cpu", "gpu", ...
 
 // How a device describes itself. A plain value: holding one holds no OpenCL object.
+// Units that multiply tiles of halves, of GPUs that are not NVIDIA's (kernels/matrix_layout.clh).
+enum class MatrixUnit : std::uint8_t { kNone, kWmma, kMfma, kDpas };
+
 struct DeviceInfo {
   std::string name, vendor, platform, driver, version;
   DeviceKind kind = DeviceKind::kOther;
@@ -59,8 +62,10 @@ struct DeviceInfo {
   std::uint32_t compute_units = 0, max_work_group = 0, alignment_bytes = 0;
   std::uint32_t float_vector_width = 0;  // as the driver says, native
   std::uint32_t compute_capability = 0;  // NVIDIA's, 10 times major plus minor: 90 for 9.0; 0: another architecture
-  std::uint32_t index = 0;               // position in list_devices()
-  std::string emulates;                  // of an emulated device, its words (emulation.h); else empty
+  MatrixUnit matrix_unit = MatrixUnit::kNone;
+  bool matrix_unit_emulated = false;  // it is computed by plain OpenCL C
+  std::uint32_t index = 0;            // position in list_devices()
+  std::string emulates;               // of an emulated device, its words (emulation.h); else empty
 };
 
 // Every OpenCL device of the machine; empty when there is no platform. `emulation`: words for the device that each

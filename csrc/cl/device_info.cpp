@@ -1,4 +1,7 @@
 // The OpenCL platforms of the machine, their devices and capabilities.
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <string>
 
 #include "cl/device_state.h"
@@ -54,6 +57,40 @@ std::uint32_t compute_capability_of(cl_device_id device, const std::string& exte
   return 10 * value_of<cl_uint>(device, kComputeCapabilityMajor) + value_of<cl_uint>(device, kComputeCapabilityMinor);
 }
 
+// Of cl_amd_device_attribute_query and cl_intel_required_subgroup_size (cl_ext.h).
+constexpr cl_device_info kGfxMajor = 0x404A, kGfxMinor = 0x404B, kSubGroupSizes = 0x4108;
+
+bool has_sub_groups_of(cl_device_id device, std::size_t lanes) {
+  std::array<std::size_t, 16> sizes{};
+  std::size_t bytes = 0;
+  check_call("clGetDeviceInfo",
+             [&] { return clGetDeviceInfo(device, kSubGroupSizes, sizeof sizes, sizes.data(), &bytes); });
+  const auto end = sizes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes / sizeof(std::size_t), sizes.size()));
+  return std::find(sizes.begin(), end, lanes) != end;
+}
+
+// AMD's gfx11.x (RDNA3) and gfx9.4 (CDNA3), from drivers with AMD's own compiler; Intel's with sub-groups of 8.
+MatrixUnit matrix_unit_of(cl_device_id device, const std::string& extensions) {
+  if (has_word(extensions, "cl_amd_device_attribute_query")) {
+    const auto major = value_of<cl_uint>(device, kGfxMajor), minor = value_of<cl_uint>(device, kGfxMinor);
+    if (major == 11) return MatrixUnit::kWmma;
+    return major == 9 && minor == 4 ? MatrixUnit::kMfma : MatrixUnit::kNone;
+  }
+  const bool multiplies = has_word(extensions, "cl_intel_subgroup_matrix_multiply_accumulate") &&
+                          has_word(extensions, "cl_intel_required_subgroup_size");
+  return multiplies && has_sub_groups_of(device, 8) ? MatrixUnit::kDpas : MatrixUnit::kNone;
+}
+
+// No unit, where a driver does not answer what its extensions promise: the device works without.
+MatrixUnit known_matrix_unit(cl_device_id device, const std::string& extensions) {
+  try {
+    return matrix_unit_of(device, extensions);
+  } catch (const Error& error) {
+    log_message(LogLevel::kWarning, cat("a device's matrix units are not used: ", error.what()));
+    return MatrixUnit::kNone;
+  }
+}
+
 FoundDevice describe(cl_platform_id platform, cl_device_id device, const Emulation& emulation) {
   FoundDevice found;
   found.emulation = emulation;
@@ -80,6 +117,7 @@ FoundDevice describe(cl_platform_id platform, cl_device_id device, const Emulati
   info.alignment_bytes = value_of<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
   info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   info.compute_capability = compute_capability_of(device, extensions);
+  info.matrix_unit = known_matrix_unit(device, extensions);
   emulate(emulation, info);
   return found;
 }

@@ -9,8 +9,8 @@ namespace kvtrie::cl {
 namespace {
 
 constexpr const char* kAllowed =
-    "gpu, accelerator, small, no_fp16, late, max_work_group=N, kernel_lanes=N, compute_capability=N, local_bytes=N or "
-    "max_alloc_bytes=N";
+    "gpu, accelerator, small, no_fp16, late, wmma, mfma, dpas, max_work_group=N, kernel_lanes=N, compute_capability=N, "
+    "local_bytes=N or max_alloc_bytes=N";
 
 [[noreturn]] void refuse(std::string_view word) {
   fail(ErrorKind::kArgument, "KVTRIE_EMULATED_DEVICE", "word: got \"", word, "\", allowed ", kAllowed);
@@ -41,6 +41,12 @@ void take_word(std::string_view word, Emulation& emulation) {
     emulation.no_fp16 = true;
   } else if (word == "late") {
     emulation.late = true;
+  } else if (word == "wmma") {
+    emulation.matrix_unit = MatrixUnit::kWmma;
+  } else if (word == "mfma") {
+    emulation.matrix_unit = MatrixUnit::kMfma;
+  } else if (word == "dpas") {
+    emulation.matrix_unit = MatrixUnit::kDpas;
   } else if (!take_number(word, "max_work_group", emulation.max_work_group) &&
              !take_number(word, "kernel_lanes", emulation.kernel_lanes) &&
              !take_number(word, "compute_capability", emulation.compute_capability) &&
@@ -79,6 +85,10 @@ void emulate(const Emulation& emulation, DeviceInfo& info) {
   if (emulation.local_bytes) info.local_bytes = std::min(*emulation.local_bytes, info.local_bytes);
   if (emulation.max_alloc_bytes) info.max_alloc_bytes = std::min(*emulation.max_alloc_bytes, info.max_alloc_bytes);
   if (emulation.no_fp16) info.fp16 = false;
+  if (emulation.matrix_unit) {
+    info.matrix_unit = *emulation.matrix_unit;
+    info.matrix_unit_emulated = true;
+  }
   if (emulation.compute_capability) info.compute_capability = *emulation.compute_capability;
 }
 

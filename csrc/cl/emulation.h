@@ -11,6 +11,7 @@
 //     late                     commands start when somebody flushes or waits, not when they are enqueued
 //     max_work_group=N, local_bytes=N, max_alloc_bytes=N
 //     compute_capability=N     of NVIDIA, 10 times major plus minor, whatever the device takes in truth
+//     wmma, mfma, dpas         such a matrix unit (MatrixUnit), whose instructions plain OpenCL C computes
 //     kernel_lanes=N           no kernel takes more work-items a group, as if it had too many registers
 //
 // The device's name ends with "(as gpu small)", so programs and verdicts of self-tests are kept apart. For tests: a CPU
@@ -32,6 +33,7 @@ struct Emulation {
   std::optional<DeviceKind> kind;
   std::optional<std::uint32_t> max_work_group, kernel_lanes, compute_capability;
   std::optional<std::uint64_t> local_bytes, max_alloc_bytes;
+  std::optional<MatrixUnit> matrix_unit;
   bool no_fp16 = false, late = false;
 };
 

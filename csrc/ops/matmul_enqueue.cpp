@@ -50,22 +50,32 @@ DType source_of(WeightDType stored) {
   return stored == WeightDType::kQ8 ? DType::kFloat32 : static_cast<DType>(stored);
 }
 
+Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns& columns) {
+  const Tensor& added = add.defined() ? add : x;  // never read when undefined
+  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
+  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
+  return {added,
+          added.offset() + begin,
+          per_row * all,
+          std::int32_t{add.defined()},
+          y.offset() + begin,
+          static_cast<std::int32_t>(all)};
+}
+
 namespace bare {
 
 void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                    const Tensor& add, const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
   const Tensor rows = rounded_rows(variant, x, sides);
-  const Tensor& added = add.defined() ? add : x;  // never read when undefined
-  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
+  const Ends ends = ends_of(x, add, y, columns);
   const std::int64_t count = 4 * panels.dim(0);
   const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
-  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
   device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
                  items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, rows.buffer(), rows.offset(),
-                 panels.buffer(), in_kernel_units(panels, panels.offset()), added.buffer(), added.offset() + begin,
-                 per_row * all, std::int32_t{add.defined()}, y.buffer(), y.offset() + begin, sides.m, sides.n, sides.k,
-                 item_panels, static_cast<std::int32_t>(all));
+                 panels.buffer(), in_kernel_units(panels, panels.offset()), ends.added.buffer(), ends.add_at,
+                 ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k, item_panels,
+                 ends.y_stride);
 }
 
 void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TableRows& range,

@@ -17,6 +17,16 @@ inline std::size_t packed_outputs(const Sides& sides, bool gated) {
 // The dtype from which a weight is packed that is kept as `stored`, unless it is blocks.
 DType source_of(WeightDType stored);
 
+// The arguments of a product's kernel for `add` and y.
+struct Ends {
+  const Tensor& added;  // never read where there is no `add`
+  std::uint64_t add_at, add_stride;
+  std::int32_t has_add;
+  std::uint64_t y_at;
+  std::int32_t y_stride;
+};
+Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns& columns);
+
 namespace bare {
 
 // `add` [columns] or [m, columns] or undefined.

@@ -85,15 +85,13 @@ void matmul_group(const GroupVariant& variant, const Tensor& x, const Tensor& pa
   const cl::DevicePtr& device = x.device();
   ensure(panels.offset() * size_of(panels.dtype()) % 16 == 0, "matmul_group", "panels: got offset ", panels.offset(),
          ", allowed multiples of 16 bytes");
-  const Tensor& added = add.defined() ? add : x;  // never read when undefined
-  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
-  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
+  const Ends ends = ends_of(x, add, y, columns);
   const std::size_t lanes = variant.lanes, outputs = packed_outputs(sides, variant.gated.has_value());
   device->launch(device->kernel("matmul_group", variant.rows > 0 ? "matmul_few" : "matmul_many", variant.options()),
                  {lanes * divide_up(outputs, variant.columns), divide_up(sides.m, variant.block_rows()), 0},
                  {lanes, 1, 0}, x.buffer(), x.offset(), panels.buffer(), in_kernel_units(panels, panels.offset()),
-                 added.buffer(), added.offset() + begin, per_row * all, std::int32_t{add.defined()}, y.buffer(),
-                 y.offset() + begin, sides.m, sides.n, sides.k, slice_for(sides.k), static_cast<std::int32_t>(all));
+                 ends.added.buffer(), ends.add_at, ends.add_stride, ends.has_add, y.buffer(), ends.y_at, sides.m,
+                 sides.n, sides.k, slice_for(sides.k), ends.y_stride);
 }
 
 void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TableRows& range, const Tensor& ids,

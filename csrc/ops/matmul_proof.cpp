@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/matmul_enqueue.h"
+#include "ops/matmul_matrix.h"
 #include "ops/ops.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
@@ -84,6 +85,10 @@ class SmallWeight {
   WeightDType packed_;
   std::vector<std::byte> bytes_;
 };
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const SmallWeight& up, WeightDType stored) {
   return gate.from_blocks() ? bare::pack_pair_blocks(gate.blocks(device), up.blocks(device), gate.in())
@@ -305,6 +310,35 @@ bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
   return agrees(device, variant.stored, variant.gated, launch, true, {.halves = variant.x_terms() == 1});
 }
 
+bool matrix_agrees(const cl::DevicePtr& device, MatrixVariant variant) {
+  const Sides sides = small_sides(variant.stored, true);
+  std::vector<float> found[2];
+  for (const bool few : {true, false}) {
+    variant.few = few;
+    const auto launch = [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
+      bare::matmul_matrix(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+      found[few].resize(small.y.size());
+      small.y.copy_to_host(found[few].data());
+    };
+    if (!agrees(device, variant.stored, variant.gated, launch, true, {.halves = variant.terms == 1})) return false;
+  }
+  if (!same_bits(found[0], found[1])) return false;
+  const SmallProduct small(device, sides);
+  const SmallWeight w(sides, variant.stored, 5), up(sides, variant.stored, 11);
+  const Tensor panels = variant.gated ? pair_panels(device, w, up, variant.stored) : w.panels(device);
+  for (const std::int64_t row : {0, 10}) {
+    variant.few = row == 0;
+    const Tensor x = small.x_tensor.slice(row, row + 1), y = small.y.slice(row, row + 1);
+    const Tensor add = variant.gated ? Tensor() : small.add_tensor.slice(row, row + 1);
+    bare::matmul_matrix(variant, x, panels, {1, sides.n, sides.k}, add, y, small.columns());
+    std::vector<float> got(sides.n);
+    y.copy_to_host(got.data());
+    const auto from = found[0].begin() + row * sides.n;
+    if (!same_bits(got, {from, from + sides.n})) return false;
+  }
+  return true;
+}
+
 // Of rows that use every lane of rms_norm, some of them twice.
 bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
   const Sides sides{11, 70, is_from_blocks(variant.stored) ? 512 : 608};
@@ -321,7 +355,7 @@ bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant) {
   std::vector<float> got(small.y.size()), wanted(apart.y.size());
   small.y.copy_to_host(got.data());
   apart.y.copy_to_host(wanted.data());
-  return std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
+  return same_bits(got, wanted);
 }
 
 // Heads that are rotated whole and in part, by halves and interleaved, and not at all; rows that store and some that do

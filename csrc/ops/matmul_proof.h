@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/matmul_group.h"
+#include "ops/matmul_matrix.h"
 #include "ops/matmul_tensor.h"
 #include "ops/matmul_variant.h"
 
@@ -10,6 +11,8 @@ namespace kvtrie::ops {
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);  // plain or gated, as it is
 bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant);
 bool tensor_agrees(const cl::DevicePtr& device, const TensorVariant& variant);
+// Both forms, and a row alone, to the bit.
+bool matrix_agrees(const cl::DevicePtr& device, MatrixVariant variant);
 bool normed_agrees(const cl::DevicePtr& device, const TensorVariant& variant);  // with rms_norm before it, to the bit
 bool stored_agrees(const cl::DevicePtr& device, const TensorVariant& variant);  // with put_qkv behind it, to the bit
 bool embed_agrees(const cl::DevicePtr& device, WeightDType stored);

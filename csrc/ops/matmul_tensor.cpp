@@ -11,7 +11,7 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kWideRows = 64, kUnit = 32, kMostTerms = 2;
+constexpr std::int32_t kFewRows = 8, kWarpOutputs = 64, kWarpRows = 32, kWideRows = 64, kUnit = 32;
 constexpr std::size_t kLanes = 128, kSlices = 4, kWarp = 32;  // of all kernels but tensor_many
 
 const FamilyRow& tuned_rings() { return family_row(KernelFamily::kWorkGroup); }
@@ -30,26 +30,6 @@ std::size_t lanes_of(const TensorVariant& variant) { return kWarp * variant.warp
 // Of local memory, for the sums of earlier slices: a float32 for each output of a warp's rows.
 std::size_t saved_bytes(const TensorVariant& variant) {
   return sizeof(float) * kWarpOutputs * variant.warp_rows * variant.warps_m * variant.warps_n;
-}
-
-// The arguments of each kernel for `add` and y.
-struct Ends {
-  const Tensor& added;
-  std::uint64_t add_at, add_stride;
-  std::int32_t has_add;
-  std::uint64_t y_at;
-  std::int32_t y_stride;
-};
-Ends ends_of(const Tensor& x, const Tensor& add, const Tensor& y, const Columns& columns) {
-  const Tensor& added = add.defined() ? add : x;  // never read when undefined
-  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
-  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
-  return {added,
-          added.offset() + begin,
-          per_row * all,
-          std::int32_t{add.defined()},
-          y.offset() + begin,
-          static_cast<std::int32_t>(all)};
 }
 
 // `further`: arguments of a variant that stores.

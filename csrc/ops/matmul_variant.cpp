@@ -6,6 +6,7 @@
 
 #include "ops/matmul_enqueue.h"
 #include "ops/matmul_group.h"
+#include "ops/matmul_matrix.h"
 #include "ops/matmul_proof.h"
 #include "ops/matmul_tensor.h"
 #include "ops/self_test.h"
@@ -121,6 +122,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   if (launch_tensor(x, w.panels(), sides, {w.dtype(), w.precision()}, add, y, columns)) return;
+  if (launch_matrix(x, w.panels(), sides, {w.dtype(), w.precision()}, add, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x.device(), sides.m, w.dtype(), w.precision(), {}), x, w.panels(), sides, add, y,
                       columns);
@@ -156,6 +158,7 @@ void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, c
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   const Columns columns{0, w.out_features()};
   if (launch_tensor(x, w.panels(), sides, {w.dtype(), w.precision(), activation}, {}, y, columns)) return;
+  if (launch_matrix(x, w.panels(), sides, {w.dtype(), w.precision(), activation}, {}, y, columns)) return;
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, columns)) return;
   bare::matmul_gated(proven_for(x.device(), sides.m, w.dtype(), w.precision(), activation), x, w.panels(), sides, y);
 }
@@ -188,7 +191,7 @@ void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::opti
   const BlockMatrix matrix{device, zeros, stored, out};
   const Tensor plain = blocks ? Tensor() : Tensor::zeros(device, source_of(stored), {out, in});
   for (const std::int64_t rows : {1, 2, 8, 9, 33, 65}) {
-    if (rows > 9 && !tensor_cores(*device)) continue;
+    if (rows > 9 && !tensor_cores(*device) && !has_matrix_unit(*device)) continue;
     const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, in});
     if (!packs) {
       matmul(x, plain);

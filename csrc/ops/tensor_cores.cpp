@@ -25,6 +25,10 @@ bool tensor_cores(cl::Device& device) {
   return has;
 }
 
+bool has_matrix_unit(cl::Device& device) {
+  return device.info().matrix_unit != cl::MatrixUnit::kNone && kernel_family(device) == KernelFamily::kWorkGroup;
+}
+
 void set_tensor_cores(cl::Device& device, std::optional<bool> use) {
   if (use) told = true;
   registry::set_tensor_cores_override(device, use);

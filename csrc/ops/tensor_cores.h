@@ -16,6 +16,8 @@
 namespace kvtrie::ops {
 
 bool tensor_cores(cl::Device& device);
+// Whether products are tried by a matrix unit that is not NVIDIA's (kernels/matrix_unit.clh).
+bool has_matrix_unit(cl::Device& device);
 // Overrides the choice for this device; nullopt restores it. For tests and experiments.
 void set_tensor_cores(cl::Device& device, std::optional<bool> use);
 

@@ -41,6 +41,7 @@ enum class Precision : std::uint8_t { kAuto, kExact, kFast };
 // Whether products may be computed by what rounds otherwise than float32: integer units, matrix instructions.
 inline bool may_round(Precision precision) noexcept { return precision != Precision::kExact; }
 // Halves that stand for a float32 number where matrix instructions multiply it.
+inline constexpr std::int32_t kMostTerms = 2;
 inline std::int32_t terms_of(Precision precision) noexcept { return precision == Precision::kFast ? 1 : 2; }
 const char* name_of(Precision precision) noexcept;  // "auto", "exact", "fast"
 // Throws kArgument for an unknown name as `[where] precision: got ...`.

@@ -335,7 +335,8 @@ context of several devices without a queue, and for a device that ``devices()`` 
       "Whether decode steps by matrix instructions are recorded and replayed as one launch; None: as the device does. "
       "Results keep their bits.");
   c.def(
-      "_has_matrix_instructions", [](DeviceHandle& self) { return ops::tensor_cores(*self.open()); },
+      "_has_matrix_instructions",
+      [](DeviceHandle& self) { return ops::tensor_cores(*self.open()) || ops::has_matrix_unit(*self.open()); },
       R"(Whether products and attention are tried by matrix instructions of halves, so that ``precision`` changes bits.)");
   c.def("_take_launch_times", &take_launch_times,
         R"(Waits for the device; the launches since the last call as (kernel, options, global, local, begun, ended).

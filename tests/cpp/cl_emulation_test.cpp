@@ -47,6 +47,17 @@ TEST(EmulationTest, SaysWhatItIsTold) {
   EXPECT_EQ(info.max_work_group, 32U);
   EXPECT_EQ(info.local_bytes, 16U << 10);
   EXPECT_EQ(info.max_alloc_bytes, 1U << 20);  // no emulation adds what is not there
+  EXPECT_EQ(info.matrix_unit, MatrixUnit::kNone);
+}
+
+TEST(EmulationTest, MatrixUnitsAreEmulatedOnes) {
+  for (const auto& [word, unit] :
+       {std::pair{"wmma", MatrixUnit::kWmma}, {"mfma", MatrixUnit::kMfma}, {"dpas", MatrixUnit::kDpas}}) {
+    DeviceInfo info;
+    emulate(parse_emulation(word), info);
+    EXPECT_EQ(info.matrix_unit, unit) << word;
+    EXPECT_TRUE(info.matrix_unit_emulated) << word;
+  }
 }
 
 // An emulated device of its own; ends with the test.

@@ -193,6 +193,7 @@ def _intel(variant: Variant, architecture: str) -> dict[str, Figures]:
     output = ["-output", "kernel", "-output_no_suffix", "-out_dir", str(dump)]
     log = to.with_name(to.name + ".log")
     dump.mkdir(exist_ok=True)
+    toolchain.name_disassembler()
     _run(
         [str(OCLOC), "compile", "-file", str(source), "-device", architecture, "-options", options, *output],
         "intel",
@@ -215,13 +216,28 @@ def _intel(variant: Variant, architecture: str) -> dict[str, Figures]:
     return figures
 
 
+def runs_on(architecture: str, variant: Variant) -> bool:
+    """Whether devices of an architecture launch a variant."""
+    if variant.only_on is not None:
+        return architecture == variant.only_on
+    return architecture in NVIDIA or variant.program not in FOR_NVIDIA
+
+
+def machine_code(architecture: str, variant: Variant, entry: str) -> str:
+    """What ``compile_for`` left of one kernel for AMD's or Intel's GPUs, as text."""
+    to = place(architecture, variant)
+    if architecture in INTEL:
+        return (to.with_name(to.name + ".dump") / f"{entry}_KernelHeap.asm").read_text()
+    text = to.with_name(to.name + ".s").read_text()
+    return text.split(f"\n{entry}:")[1].split("\n.Lfunc_end")[0]
+
+
 def compile_for(architectures: tuple[str, ...], variant: Variant) -> dict[str, dict[str, Figures]]:
     """By architecture, the figures of the kernels that a device launches of this variant, by their names."""
     made = {}
+    architectures = tuple(each for each in architectures if runs_on(each, variant))
     ptx = ptx_of(variant) if set(architectures) & set(NVIDIA) else None
     for architecture in architectures:
-        if architecture not in NVIDIA and variant.program in FOR_NVIDIA:
-            continue
         if architecture in NVIDIA:
             assert ptx is not None
             found = _nvidia(variant, architecture, ptx)

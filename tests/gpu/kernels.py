@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import table
 import toolchain
 from compilers import ARCHITECTURES, DoesNotCompile, Figures, compile_for
-from variants import VARIANTS, Variant
+from variants import MATRIX_VARIANTS, VARIANTS, Variant
 
 UNAVAILABLE = 77
 CHECKED = ("sm_90", "gfx1100")  # one of each compiler that is quick
@@ -37,12 +37,13 @@ def compile_all(architectures: tuple[str, ...]) -> tuple[table.Table, list[str]]
             faults.append(str(error))
             return {}
 
+    variants = [*VARIANTS, *MATRIX_VARIANTS]
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for done, (variant, found) in enumerate(zip(VARIANTS, pool.map(one, VARIANTS)), 1):
+        for done, (variant, found) in enumerate(zip(variants, pool.map(one, variants)), 1):
             for architecture, figures in found.items():
                 made[architecture].update({f"{name} {variant.key}": each for name, each in figures.items()})
             if done % 10 == 0:
-                print(f"[{done}/{len(VARIANTS)}] compiled", flush=True)
+                print(f"[{done}/{len(variants)}] compiled", flush=True)
     return made, faults
 
 

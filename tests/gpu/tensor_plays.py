@@ -180,10 +180,14 @@ class Terms(NamedTuple):
 
     def numbers(self) -> Any:
         """What they stand for, [rows][k] in float64."""
-        sums = self.read(self.placed).astype(np.float64).sum(0).reshape(len(self.back), -1, 16)
-        found = np.empty_like(sums)
-        found[..., _K_AT] = sums
-        return found.reshape(len(self.back), -1) * self.back[:, None].astype(np.float64)
+        terms = self.read(self.in_order()).astype(np.float64)
+        return terms.sum(0) * self.back[:, None].astype(np.float64)
+
+    def in_order(self) -> Any:
+        """Their bits with ascending k."""
+        found = np.empty_like(self.placed)
+        found.reshape(-1, 16)[:, _K_AT] = self.placed.reshape(-1, 16)
+        return found
 
 
 def numbers(rows: int, k: int) -> Any:

@@ -20,6 +20,7 @@ import ptx
 import qkv_plays
 import toolchain
 from circles import CIRCLE, drawn
+from matrix_plays import MATRIX_PLAYS
 from packing_plays import PACKING_PLAYS
 from plays import Case
 from q4_plays import Q4_PLAYS
@@ -29,11 +30,11 @@ from small_plays import SMALL_PLAYS
 from state_plays import STATE_PLAYS
 from step_plays import STEP_PLAYS
 from tensor_plays import TENSOR_PLAYS, NormedProduct, Product, few_variant, many_variant
-from variants import NOT_ON_GPUS, VARIANTS, Variant
+from variants import MATRIX_VARIANTS, NOT_ON_GPUS, VARIANTS, Variant
 
 SEEDS = range(int(os.environ.get("KVTRIE_PLAY_SEEDS", "1" if CIRCLE == "ci" else "2")))
 PLAYS = [*plays.PLAYS, *TENSOR_PLAYS, *SMALL_PLAYS, *STATE_PLAYS, *PACKING_PLAYS, *Q8_PLAYS, *Q4_PLAYS, *QKV_PLAYS]
-PLAYS += STEP_PLAYS
+PLAYS += [*STEP_PLAYS, *MATRIX_PLAYS]
 TESTS = Path(__file__).resolve().parents[1] / "python"
 
 
@@ -183,7 +184,7 @@ def test_each_barrier_is_missed(case: Case, barrier: int) -> None:
 
 def test_every_kernel_is_compiled() -> None:
     """Each source of kernels/ and each kernel in it has a variant, or a reason why no GPU runs it."""
-    compiled = {(f"{variant.program}.cl", entry) for variant in VARIANTS for entry in variant.entries}
+    compiled = {(f"{each.program}.cl", entry) for each in [*VARIANTS, *MATRIX_VARIANTS] for entry in each.entries}
     for source in sorted(toolchain.KERNELS.glob("*.cl")):
         declared = re.findall(
             r"^(?:__kernel|KERNEL|GROUP_KERNEL\(\w+\))(?!\w)[^(]*?(?:\(\([^)]*\)+\)+\s*void\s+|void\s+)(\w+)\(",
@@ -199,7 +200,7 @@ def test_every_kernel_is_compiled() -> None:
 
 def test_every_kernel_is_played() -> None:
     played = {(case.variant.program, case.entry) for case in PLAYS}
-    assert {(variant.program, entry) for variant in VARIANTS for entry in variant.entries} <= played
+    assert {(each.program, entry) for each in [*VARIANTS, *MATRIX_VARIANTS] for entry in each.entries} <= played
 
 
 def test_every_instruction_is_known_and_tested() -> None:

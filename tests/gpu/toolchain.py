@@ -98,6 +98,13 @@ def _once(name: str, packages: dict[str, str], fetch: object) -> None:
     note.write_text(wanted)
 
 
+def name_disassembler() -> None:
+    """ocloc opens Intel's disassembler by the name that only the package for developers has."""
+    folder = TOOLS / "intel/usr/lib/x86_64-linux-gnu"
+    if not (folder / "libiga64.so").exists():
+        (folder / "libiga64.so").symlink_to("libiga64.so.1")
+
+
 def fetch(intel: bool) -> None:
     """Brings what is missing, some 200 MB; raises CannotFetch."""
     if shutil.which("apt-get") is None:

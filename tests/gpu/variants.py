@@ -43,6 +43,11 @@ class Variant(NamedTuple):
     lanes: int
 
     @property
+    def only_on(self) -> str | None:
+        """The one architecture whose matrix unit it asks for; None: others have it, too."""
+        return next((unit.architecture for unit in MATRIX_UNITS if f"UNIT={unit.number}" in self.options), None)
+
+    @property
     def key(self) -> str:
         """What files and rows of a table are called; options that are numbered are those of a step's products."""
         forms = [each for each in self.options if re.search(r"_FORM\d=", each)]
@@ -50,6 +55,48 @@ class Variant(NamedTuple):
             return " ".join((self.program, *self.options))
         first = [each.replace("_FORM0=", "=") for each in forms if "_FORM0=" in each][:3]
         return " ".join((self.program, *first, *(each for each in self.options if each not in forms)))
+
+
+class MatrixUnit(NamedTuple):
+    """A matrix unit of kernels/matrix_layout.clh: lanes of a wave, rows of its tile, lanes of a group of many rows.
+
+    ``instruction``: what the machine code of a product has.
+    """
+
+    number: int
+    architecture: str
+    instruction: str
+    wave: int
+    tile: int
+    many_lanes: int
+
+    def lanes(self, few: bool) -> int:
+        """Of a group: a wave for each slice of k, or 64 rows x 64 outputs."""
+        return 4 * self.wave if few else self.many_lanes
+
+
+MATRIX_UNITS = (
+    MatrixUnit(1, "gfx1100", "v_wmma_f32_16x16x16_f16", 32, 16, 256),
+    MatrixUnit(2, "gfx942", "v_mfma_f32_16x16x16_f16", 64, 16, 256),
+    MatrixUnit(3, "dg2", "dpas.8x8", 8, 8, 128),
+)
+
+
+def matrix_variant(unit: MatrixUnit, stored: int, few: bool, further: tuple[str, ...] = ()) -> Variant:
+    """matmul_matrix.cl as csrc/ops/matmul_matrix.cpp builds it."""
+    options = (f"UNIT={unit.number}", f"STORED={stored}", f"FEW={int(few)}", *further)
+    return Variant("matmul_matrix", options, ("matrix_products", "matrix_split"), unit.lanes(few))
+
+
+def _matrix_products() -> list[Variant]:
+    """matmul_matrix.cl, each on the architecture whose unit it asks for: all types of weights, few rows and many; of
+    q8_0 and q4_K what is gated, and of one term."""
+    made = []
+    for unit in MATRIX_UNITS:
+        for few in (True, False):
+            made += [matrix_variant(unit, stored, few) for stored in (1, *range(3, 12))]
+            made += [matrix_variant(unit, stored, few, (each,)) for stored in (3, 8) for each in ("GATED=1", "TERMS=1")]
+    return made
 
 
 class GroupForm(NamedTuple):
@@ -252,4 +299,5 @@ def _small() -> list[Variant]:
 
 
 STEPS = [step_variant(1, 1, 128), step_variant(3, 8, 64)]
+MATRIX_VARIANTS = _matrix_products()
 VARIANTS = [*_products(), *_tensor_products(), *_attention(), *_small(), *STEPS]
