@@ -2,8 +2,9 @@
 // their emulation. k is a multiple of 32.
 //
 // Weights are read as they are packed (matmul_stored.clh): float16, q8_0 or blocks of 2 to 6 bits, whose integers halves
-// hold exactly. x comes as halves that matrix_split made: `high` + `low` of a row that was multiplied by a power of two
-// (matmul_halves.clh), 22 bits, or with one of TERMS `high` alone, 11.
+// hold exactly. A number of x becomes halves, `high` + `low` of a row that was multiplied by a power of two
+// (matmul_halves.clh), 22 bits, or with one of TERMS `high` alone, 11: in the product's launch where rows are FEW, else by
+// matrix_split before it.
 //
 // One order of sums for any number of rows, so that a row's bits do not depend on the rows beside it:
 //
@@ -71,16 +72,19 @@
 #define AHEAD (UNIT != 3)  // 8 lanes have no registers for it
 #endif
 
-// What lanes bring of a block in pieces: 2 k of 4 outputs (4 where they share a byte), 8 k of a row, 4 scales.
+// What lanes bring of a block in pieces: 2 k of 4 outputs (4 where they share a byte), k of a row, 4 scales.
 #define PIECE_K (K_OF_LINE < 2 ? 2 : K_OF_LINE)
 #define PIECE_LINES (PIECE_K / K_OF_LINE)
 #define PIECES_OF_K (BLOCK_K / PIECE_K)
 #define W_PIECES (AT_ONCE * PIECES_OF_K * GROUP_OUTPUTS / 4)
 #define W_LOADS ((W_PIECES + GROUP_LANES - 1) / GROUP_LANES)
-#define X_PIECES (AT_ONCE * TERMS * GROUP_ROWS * BLOCK_K / 8)
-#define X_LOADS ((X_PIECES + GROUP_LANES - 1) / GROUP_LANES)
 #define SCALE_PIECES (HAS_SCALES * AT_ONCE * SUBS * GROUP_OUTPUTS / 4)
 #define SCALE_LOADS ((SCALE_PIECES + GROUP_LANES - 1) / GROUP_LANES)
+
+// Local memory of a block; before the first, of find_exponents.
+#define W_WORDS_OF_BLOCK (AT_ONCE * GROUP_OUTPUTS * STEP_WORDS)
+#define BLOCK_WORDS (W_WORDS_OF_BLOCK + AT_ONCE * TERMS * GROUP_ROWS * STEP_WORDS)
+#define LOCAL_WORDS (FEW && GROUP_ROWS * (GROUP_LANES + 4) > BLOCK_WORDS ? GROUP_ROWS * (GROUP_LANES + 4) : BLOCK_WORDS)
 
 #if EMULATED
 #define UNROLL
@@ -88,111 +92,7 @@
 #define UNROLL _Pragma("unroll")
 #endif
 
-// ---- what a group multiplies ---------------------------------------------------------------------------------------
-
-typedef struct {
-  const __global W* w;  // the group of 64 outputs
-  const __global ushort* x;
-  ulong low;            // from a high half to its low one
-  int column;           // of the outputs in the group of 64
-  int rows;             // that there are, of GROUP_ROWS
-  int k_size, blocks, slice;  // blocks of a slice
-} Given;
-
-// Of a slice at a step; beyond the last one there are zeros.
-INLINE int block_of(int slice, int step, const Given* of) { return slice * of->slice + step; }
-
-// The number of each of 4 outputs without its scale, exact as a half.
-INLINE float4 plain_numbers(LINE line, int s, int k, SCALES scales) {
-#if STORED >= 4
-  scales.scale = (float4)1.0f;
-#ifdef Q_ZERO
-  scales.shift = (float4)(-(float)Q_ZERO);
-#else
-  scales.shift = (float4)0.0f;
-#endif
-  return number_of(line, s, k % SCALED, &scales);
-#else
-  return line;
-#endif
-}
-
-// 4 neighbours of a line of outputs take turns with pieces of k, so that lanes read lines and write other banks.
-INLINE int piece_column(int i) { return (i % 4 + i / (4 * PIECES_OF_K) % (GROUP_OUTPUTS / 16) * 4) * 4; }
-INLINE int piece_k(int i) { return i / 4 % PIECES_OF_K * PIECE_K; }
-INLINE int piece_slice(int i) { return i / (PIECES_OF_K * GROUP_OUTPUTS / 4); }
-
-typedef struct {
-  uint words[PIECE_LINES * WORDS];
-  SCALES scales;
-  int is;
-} Weights;
-
-INLINE void fetch_w(const Given* of, int i, int step, Weights* to) {
-  const int block = block_of(piece_slice(i), step, of), k = block * BLOCK_K + piece_k(i);
-  to->is = i < W_PIECES && block < of->blocks;
-  if (!to->is) return;
-  UNROLL
-  for (int p = 0; p < PIECE_LINES; ++p)
-    load_words(of->w + NUMBERS_AT(k + p) + of->column + piece_column(i), WORDS, to->words + p * WORDS);
-#if STORED >= 4
-  to->scales = LOAD_SCALES(of->w, k, of->column + piece_column(i));
-#endif
-}
-
-INLINE void keep_w(const Weights* from, int i, __local uint* ws) {
-  if (i >= W_PIECES) return;
-  float numbers[PIECE_K][4];
-  UNROLL
-  for (int s = 0; s < PIECE_K; ++s) {
-    float4 four = (float4)0.0f;
-    if (from->is)
-      four = plain_numbers(line_of(from->words + s / K_OF_LINE * WORDS), s % K_OF_LINE, piece_k(i) + s, from->scales);
-    vstore4(four, 0, numbers[s]);
-  }
-  __local uint* to = ws + (piece_slice(i) * GROUP_OUTPUTS + piece_column(i)) * STEP_WORDS + piece_k(i) / 2;
-  UNROLL
-  for (int c = 0; c < 4; ++c) {
-    UNROLL
-    for (int s = 0; s < PIECE_K; s += 2) to[c * STEP_WORDS + s / 2] = two_halves(numbers[s][c], numbers[s + 1][c]);
-  }
-}
-
-#define X_PIECE_ROW(i) ((i) / 4 % GROUP_ROWS)
-#define X_PIECE_TERM(i) ((i) / (4 * GROUP_ROWS) % TERMS)
-#define X_PIECE_SLICE(i) ((i) / (4 * GROUP_ROWS * TERMS))
-
-INLINE uint4 fetch_x(const Given* of, int i, int step) {
-  const int block = block_of(X_PIECE_SLICE(i), step, of), row = X_PIECE_ROW(i);
-  if (i >= X_PIECES || block >= of->blocks || row >= of->rows) return (uint4)0;
-  const __global ushort* from = of->x + (ulong)row * of->k_size + block * BLOCK_K + i % 4 * 8;
-  return *(const __global uint4*)(X_PIECE_TERM(i) > 0 ? from + of->low : from);
-}
-INLINE void keep_x(uint4 from, int i, __local uint* xs) {
-  if (i < X_PIECES) *(__local uint4*)(xs + i / 4 * STEP_WORDS + i % 4 * 4) = from;
-}
-
-// Of a block: [slice][sub][output].
-INLINE void bring_scales(const Given* of, int i, int step, __local float* scales, __local float* shifts) {
-#if HAS_SCALES
-  if (i >= SCALE_PIECES) return;
-  const int column = i % (GROUP_OUTPUTS / 4) * 4, sub = i / (GROUP_OUTPUTS / 4) % SUBS;
-  const int block = block_of(i / (GROUP_OUTPUTS / 4 * SUBS), step, of);
-  float4 scale = (float4)0.0f, shift = (float4)0.0f;
-  if (block < of->blocks) {
-    const SCALES own = LOAD_SCALES(of->w, block * BLOCK_K + sub * (BLOCK_K / SUBS), of->column + column);
-#if STORED >= 4
-    scale = own.scale, shift = own.shift;
-#else
-    scale = own;
-#endif
-  }
-  vstore4(scale, 0, scales + i * 4);
-#if HAS_SHIFT
-  vstore4(shift, 0, shifts + i * 4);
-#endif
-#endif
-}
+#include "matmul_matrix_blocks.clh"
 
 // ---- one wave ------------------------------------------------------------------------------------------------------
 
@@ -287,32 +187,30 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void matrix_split(
   const int exponent = row_exponent(group_max(top, shared));
   if (lane == 0) back[back_offset + row] = power_of_two(-exponent);
   for (int k = lane * 4; k < k_size; k += LANES * 4) {
-    const float4 four = *(const __global float4*)(x + k) * power_of_two(exponent);
-    const uint first = two_halves(four.x, four.y), second = two_halves(four.z, four.w);
-    halves[k / 2] = first, halves[k / 2 + 1] = second;
-    if (TERMS == 2) {
-      const float2 a = four.xy - of_halves(first), b = four.zw - of_halves(second);
-      const ulong low = ((ulong)m_size * k_size + k) / 2;
-      halves[low] = two_halves(a.x, a.y), halves[low + 1] = two_halves(b.x, b.y);
-    }
+    Four four;
+    split_4(*(const __global float4*)(x + k) * power_of_two(exponent), &four);
+    for (int term = 0; term < TERMS; ++term)
+      *(__global uint2*)(halves + ((ulong)term * m_size * k_size + k) / 2) = four.terms[term];
   }
 }
 
-// Global size (GROUP_LANES * ceil(packed outputs / GROUP_OUTPUTS), ceil(M / GROUP_ROWS)), local size (GROUP_LANES, 1).
+// x: float32 where rows are FEW, and `back` is not read; else halves. Global size (GROUP_LANES * ceil(packed outputs /
+// GROUP_OUTPUTS), ceil(M / GROUP_ROWS)), local size (GROUP_LANES, 1).
 __kernel WAVE_KERNEL __attribute__((reqd_work_group_size(GROUP_LANES, 1, 1))) void matrix_products(
-    __global const ushort* restrict halves, ulong halves_offset, __global const float* restrict back, ulong back_offset,
+    __global const X* restrict x, ulong x_offset, __global const float* restrict back, ulong back_offset,
     __global const W* restrict w, ulong w_offset, __global const float* restrict add, ulong add_offset,
     ulong add_stride, int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
     int y_stride) {
-  __local uint ws[AT_ONCE * GROUP_OUTPUTS * STEP_WORDS] __attribute__((aligned(16)));
-  __local uint xs[AT_ONCE * TERMS * GROUP_ROWS * STEP_WORDS] __attribute__((aligned(16)));
+  __local uint blocks_of[LOCAL_WORDS] __attribute__((aligned(16)));
+  __local uint *ws = blocks_of, *xs = blocks_of + W_WORDS_OF_BLOCK;
+  __local int exponents[GROUP_ROWS];
   __local float scales[HAS_SCALES ? AT_ONCE * SUBS * GROUP_OUTPUTS : 1];
   __local float shifts[HAS_SHIFT ? AT_ONCE * SUBS * GROUP_OUTPUTS : 1];
   FRAGMENTS(WAVES);
   const int lane = get_local_id(0), m0 = (int)get_group_id(1) * GROUP_ROWS;
   const int first = (int)get_group_id(0) * GROUP_OUTPUTS, blocks = k_size / BLOCK_K;
   const Given of = {w + w_offset + first / 64 * GROUP_SIZE(k_size),
-                    halves + halves_offset + (ulong)m0 * k_size,
+                    x + x_offset + (ulong)m0 * k_size,
                     (ulong)m_size * k_size,
                     first % 64,
                     min(m_size - m0, GROUP_ROWS),
@@ -326,11 +224,15 @@ __kernel WAVE_KERNEL __attribute__((reqd_work_group_size(GROUP_LANES, 1, 1))) vo
   UNROLL
   for (int i = 0; i < ROW_TILES * OUTPUT_TILES; ++i) sums[i] = totals[i] = (SUM_VEC)0.0f;
   Weights coming[W_LOADS];
-  uint4 coming_x[X_LOADS];
+  X_PIECE coming_x[X_LOADS];
 #define FETCH_ALL(step)                                                                                       \
   UNROLL for (int j = 0; j < W_LOADS; ++j) fetch_w(&of, lane + j * GROUP_LANES, step, coming + j);            \
   UNROLL for (int j = 0; j < X_LOADS; ++j) coming_x[j] = fetch_x(&of, lane + j * GROUP_LANES, step)
   const int steps = FEW ? of.slice : blocks;
+#if FEW
+  if (lane < GROUP_ROWS) exponents[lane] = 0;  // of rows that are not there
+  find_exponents(of.x, of.rows, k_size, lane, (__local float*)blocks_of, exponents);
+#endif
   if (AHEAD) {
     FETCH_ALL(0);
   }
@@ -343,7 +245,8 @@ __kernel WAVE_KERNEL __attribute__((reqd_work_group_size(GROUP_LANES, 1, 1))) vo
     }
     UNROLL
     for (int j = 0; j < X_LOADS; ++j)
-      keep_x(AHEAD ? coming_x[j] : fetch_x(&of, lane + j * GROUP_LANES, step), lane + j * GROUP_LANES, xs);
+      keep_x(AHEAD ? coming_x[j] : fetch_x(&of, lane + j * GROUP_LANES, step), lane + j * GROUP_LANES, xs,
+             exponents);
     UNROLL
     for (int j = 0; j < SCALE_LOADS; ++j) bring_scales(&of, lane + j * GROUP_LANES, step, scales, shifts);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -373,7 +276,7 @@ __kernel WAVE_KERNEL __attribute__((reqd_work_group_size(GROUP_LANES, 1, 1))) vo
   for (int i = lane; i < TILE * WAVE_OUTPUTS; i += GROUP_LANES) {
     const int r = i / WAVE_OUTPUTS, output = i % WAVE_OUTPUTS, m = m0 + r;
     if (m >= m_size || (GATED && output >= 16)) continue;
-    const float by = back[back_offset + m];
+    const float by = power_of_two(-exponents[r]);
     float sum = 0.0f, up = 0.0f;
     for (int s = 0; s < SLICES; ++s) {
       sum += parts[s * TILE * WAVE_OUTPUTS + i];

@@ -68,17 +68,22 @@ void matmul_matrix(const MatrixVariant& variant, const Tensor& x, const Tensor& 
          ", allowed multiples of 16 bytes");
   const cl::DevicePtr& device = x.device();
   const Ends ends = ends_of(x, add, y, columns);
+  const std::size_t lanes = variant.lanes(), packed = packed_outputs(sides, variant.gated.has_value());
+  // `back`: never read where rows are few.
+  const auto multiply = [&](const Tensor& rows, const Tensor& back) {
+    device->launch(device->kernel("matmul_matrix", "matrix_products", variant.options()),
+                   {lanes * divide_up(packed, variant.outputs()), divide_up(sides.m, variant.rows()), 0}, {lanes, 1, 0},
+                   rows.buffer(), rows.offset(), back.buffer(), back.offset(), panels.buffer(),
+                   in_kernel_units(panels, panels.offset()), ends.added.buffer(), ends.add_at, ends.add_stride,
+                   ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k, ends.y_stride);
+  };
+  if (variant.few) return multiply(x, x);
   const Tensor halves = Tensor::empty(device, DType::kFloat16, {variant.terms, sides.m, sides.k}),
                back = Tensor::empty(device, DType::kFloat32, {sides.m});
   device->launch(device->kernel("matmul_matrix", "matrix_split", variant.options()),
                  {kSplitLanes, static_cast<std::size_t>(sides.m), 0}, {kSplitLanes, 1, 0}, x.buffer(), x.offset(),
                  halves.buffer(), halves.offset(), back.buffer(), back.offset(), sides.m, sides.k);
-  const std::size_t lanes = variant.lanes(), packed = packed_outputs(sides, variant.gated.has_value());
-  device->launch(device->kernel("matmul_matrix", "matrix_products", variant.options()),
-                 {lanes * divide_up(packed, variant.outputs()), divide_up(sides.m, variant.rows()), 0}, {lanes, 1, 0},
-                 halves.buffer(), halves.offset(), back.buffer(), back.offset(), panels.buffer(),
-                 in_kernel_units(panels, panels.offset()), ends.added.buffer(), ends.add_at, ends.add_stride,
-                 ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k, ends.y_stride);
+  multiply(halves, back);
 }
 
 }  // namespace bare

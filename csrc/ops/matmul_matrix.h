@@ -1,10 +1,10 @@
 // Private to ops/: products of packed weights by matrix units that are not NVIDIA's (kernels/matmul_matrix.cl).
 //
-// The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. A
-// product is two launches: x becomes halves, then a group takes 32 outputs of up to 16 rows, or 64 outputs of 64 rows.
-// Both forms sum alike, so a row's bits do not depend on the rows beside it: where either fails its self-test, neither
-// is used. One term that fails is replaced by two, these by the work-group family (matmul_group.h), whose sums are
-// rounded otherwise.
+// The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. Up
+// to 16 rows are one launch, of groups with 32 outputs each; more become halves by a launch of their own, then a group
+// takes 64 outputs of 64 rows. Both forms sum alike, so a row's bits do not depend on the rows beside it: where either
+// fails its self-test, neither is used. One term that fails is replaced by two, these by the work-group family
+// (matmul_group.h), whose sums are rounded otherwise.
 //
 // Threads: every function may be called from any thread.
 #pragma once

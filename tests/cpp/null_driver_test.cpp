@@ -115,6 +115,20 @@ TEST_F(NullDriver, MatrixInstructionsSaveTheLaunchesOfNormsPutsAndMerges) {
   EXPECT_EQ(up, null_driver::bytes().up + kCounters);
 }
 
+// Products by the other matrix units take as many launches as those without.
+TEST_F(NullDriver, AStepByOtherMatrixUnitsTakesAsManyLaunches) {
+  for (const char* words : {"gpu wmma", "gpu mfma", "gpu dpas"}) {
+    const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
+    bench::NullModel model(journal, words);
+    ASSERT_TRUE(ops::has_matrix_unit(*model.device()));
+    model.begin();
+    model.decode();
+    null_driver::reset();
+    model.decode();
+    EXPECT_EQ(calls("clEnqueueNDRangeKernel"), bench::NullModel::kLaunches) << words;
+  }
+}
+
 TEST_F(NullDriver, AFastStepTakesAsManyLaunches) {
   const auto journal = std::filesystem::temp_directory_path() / cat("kvtrie-null-test-", getpid());
   bench::NullModel model(journal, "gpu compute_capability=90", ops::Precision::kFast);

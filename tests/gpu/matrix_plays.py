@@ -36,7 +36,8 @@ class MatrixProduct(Product):
     def by(self, program: ptx.Program, seed: int, unit: MatrixUnit, few: bool) -> tuple[Any, ptx.Report]:
         memory = ptx.GlobalMemory()
         y = memory.put(empty(self.rows, self.n))
-        given = [self.halves.in_order(), 0, self.halves.back, 0, self.w.packed, 0, *self._ends(), y, 0]
+        x = self.given if few else self.halves.in_order()
+        given = [x, 0, self.halves.back, 0, self.w.packed, 0, *self._ends(), y, 0]
         given += [self.rows, self.n, self.k, self.n]
         rows, outputs = (unit.tile, 32) if few else (64, 64)
         groups = (-(-self.packed_outputs // outputs), -(-self.rows // rows), 1)
