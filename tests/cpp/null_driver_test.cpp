@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "cl/device.h"
 #include "null_model.h"
+#include "ops/matmul_matrix.h"
+#include "ops/registry.h"
 #include "ops/tensor_cores.h"
 
 namespace kvtrie {
@@ -126,6 +128,8 @@ TEST_F(NullDriver, AStepByOtherMatrixUnitsTakesAsManyLaunches) {
     null_driver::reset();
     model.decode();
     EXPECT_EQ(calls("clEnqueueNDRangeKernel"), bench::NullModel::kLaunches) << words;
+    const auto product = ops::choose_matrix(*model.device(), {1, 1, 1}, {ops::WeightDType::kQ8}, 2);
+    EXPECT_EQ(ops::registry::verdict(*model.device(), product.key()), true) << "it was never tried";
   }
 }
 

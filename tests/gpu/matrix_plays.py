@@ -73,7 +73,7 @@ def _split(unit: MatrixUnit, terms: int) -> Case:
 
 
 MATRIX_PLAYS: list[Case] = [
-    _product(WMMA, True, MatrixProduct(3, 40, 160, 1), ((0, _EMULATED),)),
+    _product(WMMA, True, MatrixProduct(3, 40, 160, 1), ((2, _EMULATED),)),
     _product(MFMA, True, MatrixProduct(3, 24, 160, 3)),
     _product(DPAS, True, MatrixProduct(9, 40, 256, 8)),
     _product(DPAS, True, MatrixProduct(3, 24, 256, 11)),
