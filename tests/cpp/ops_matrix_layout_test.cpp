@@ -10,7 +10,7 @@
 namespace kvtrie {
 namespace {
 
-// What a document says of row 0 and of output 0; row r and output c lie as `next` says.
+// What a document says about row 0 and output 0; row r and output c lie as `next` says.
 struct Document {
   int wave, tile;
   std::vector<std::pair<int, int>> x, w;  // of k: the lane, and the half of its fragment
