@@ -34,15 +34,15 @@
 #define NORMED 0
 #endif
 
-#include "matmul_tensor.clh"
-#include "matmul_tensor_norm.clh"
+#include "matmul_tensor.clh"  // each time
+#include "matmul_tensor_norm.clh"  // each time
 #include "work_group.clh"
 
 #ifndef QKV
 #define QKV 0
 #endif
 #if QKV
-#include "matmul_tensor_qkv.clh"
+#include "matmul_tensor_qkv.clh"  // each time
 #endif
 
 #define FEW_LANES 128  // a warp for each slice

@@ -1,5 +1,8 @@
 """Compiles a variant for a GPU and reads what its compiler says of each kernel: registers, spills, local memory.
 
+What is compiled is the text that an installed package has of each program, its includes pasted in: what holds for
+kernels/*.cl alone would miss an include that is pasted once too seldom (cmake/embed_kernels.cmake).
+
 Inlining is forced for PTX, as NVIDIA's own compiler does it; AMD's and Intel's do it by themselves. It is not the
 compiler of a driver that makes this code, so registers may differ there by some.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 from functools import cache
@@ -22,6 +26,7 @@ from variants import FOR_NVIDIA, Variant
 NVIDIA = ("sm_80", "sm_86", "sm_89", "sm_90")
 AMD = ("gfx1030", "gfx1100", "gfx942")
 INTEL = ("dg2",)
+EMBED = toolchain.ROOT / "cmake" / "embed_kernels.cmake"
 ARCHITECTURES = (*NVIDIA, *AMD, *INTEL)
 
 
@@ -57,12 +62,30 @@ def place(architecture: str, variant: Variant) -> Path:
     return folder / variant.key.replace(" ", ",")
 
 
+@cache
+def _installed() -> Path:
+    """The folder of programs as they are installed, one file each. Other processes may make it at the same time."""
+    folder = BUILD / "installed" / hashlib.sha256(_sources() + EMBED.read_bytes()).hexdigest()[:16]
+    if not folder.is_dir():
+        own = folder.with_name(f"{folder.name}.{os.getpid()}")
+        own.mkdir(parents=True)
+        table = own / "table.cpp"
+        subprocess.run(["cmake", f"-DFOLDER={KERNELS}", f"-DOUTPUT={table}", "-P", str(EMBED)], check=True)
+        for name, text in re.findall(r'\{"(\w+)", R"kvtrie_cl\((.*?)\)kvtrie_cl"\}', table.read_text(), re.S):
+            (own / f"{name}.cl").write_text(text)
+        try:
+            own.rename(folder)
+        except OSError:  # another process was first
+            shutil.rmtree(own)
+    return folder
+
+
 def _clang(variant: Variant, target: list[str], library: str, to: Path) -> None:
     options = [f"-D{each}" for each in variant.options]
     fixed = ["-x", "cl", "-cl-std=CL1.2", "-O3", "-w", "-Dasm=__asm__", "-Xclang", "-finclude-default-header"]
     linked = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", str(LIBCLC / library)]
-    source = KERNELS / f"{variant.program}.cl"
-    _run([str(CLANG), *fixed, *target, *linked, f"-I{KERNELS}", *options, "-S", "-o", str(to), str(source)], "clang",
+    source = _installed() / f"{variant.program}.cl"
+    _run([str(CLANG), *fixed, *target, *linked, *options, "-S", "-o", str(to), str(source)], "clang",
          to.with_name(to.name + ".log"))  # fmt: skip
 
 
@@ -188,8 +211,8 @@ _LOCAL, _SCRATCH = 15, 18
 def _intel(variant: Variant, architecture: str) -> dict[str, Figures]:
     to = place(architecture, variant)
     dump = to.with_name(to.name + ".dump")
-    options = " ".join(["-cl-std=CL1.2", "-w", f"-I{KERNELS}", *(f"-D{each}" for each in variant.options)])
-    source = KERNELS / f"{variant.program}.cl"
+    options = " ".join(["-cl-std=CL1.2", "-w", *(f"-D{each}" for each in variant.options)])
+    source = _installed() / f"{variant.program}.cl"
     output = ["-output", "kernel", "-output_no_suffix", "-out_dir", str(dump)]
     log = to.with_name(to.name + ".log")
     dump.mkdir(exist_ok=True)

@@ -36,8 +36,8 @@ class MatrixProduct(Product):
     def by(self, program: ptx.Program, seed: int, unit: MatrixUnit, few: bool) -> tuple[Any, ptx.Report]:
         memory = ptx.GlobalMemory()
         y = memory.put(empty(self.rows, self.n))
-        x = self.given if few else self.halves.in_order()
-        given = [x, 0, self.halves.back, 0, self.w.packed, 0, *self._ends(), y, 0]
+        x = self.given if few else self.split.in_order()
+        given = [x, 0, self.split.back, 0, self.w.packed, 0, *self._ends(), y, 0]
         given += [self.rows, self.n, self.k, self.n]
         rows, outputs = (unit.tile, 32) if few else (64, 64)
         groups = (-(-self.packed_outputs // outputs), -(-self.rows // rows), 1)
@@ -61,11 +61,11 @@ def _split(unit: MatrixUnit, terms: int) -> Case:
     product = MatrixProduct(3, 64, 544, 1, terms=terms)
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
-        memory, wanted = ptx.GlobalMemory(), product.halves
+        memory, wanted = ptx.GlobalMemory(), product.split
         halves, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
         given = [product.given, 0, halves, 0, back, 0, product.rows, product.k]
         report = launch(program, (1, product.rows, 1), 64, memory, given, seed)
-        assert (memory.get(halves, wanted.placed.shape, np.float16) == wanted.in_order()).all()
+        assert (memory.get(halves, wanted.placed.shape, np.uint16) == wanted.in_order()).all()
         assert (memory.get(back, wanted.back.shape, np.float32) == wanted.back).all()
         return report
 
