@@ -98,7 +98,7 @@ Served Replay::serve(std::string_view name_space, std::span<const Token> prompt,
   const Served served{static_cast<std::int64_t>(prompt.size()), session->matched(), session->reused()};
   for (StepPtr step; (step = session->next_prefill(options_.chunk, step)) != nullptr;) compute(*step);
   const std::span<const Token> answer = output.first(std::min(output.size(), options_.capacity - fitting.size()));
-  if (!answer.empty()) session->append(answer);
+  for (const Token& token : answer) session->append({&token, 1});  // as they are sampled: none is a prompt's last
   for (StepPtr step; (step = session->next_prefill(options_.chunk, step)) != nullptr;) compute(*step);
   session->close();
   return served;

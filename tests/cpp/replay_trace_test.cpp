@@ -223,6 +223,17 @@ TEST(Replay, OtherKindsReuseNoMoreThanFullAttention) {
   for (Replay* each : {&full, &windowed, &recurrent}) EXPECT_TRUE(each->check().empty()) << each->check().front();
 }
 
+// One before the prompt's last symbol and one where the session ends. A second one before the end would serve nothing
+// that the end does not, and take the place of another conversation's.
+TEST(Replay, AnAnswerLeavesOneRestorePoint) {
+  ReplayOptions options = options_of(600);
+  options.slots = 20;
+  Replay replay(options);
+  std::mt19937 random(4);
+  replay.serve("n", random_symbols(random, 60), Tokens(40, 1), 0);
+  EXPECT_EQ(replay.stats().restore_points, 2u);
+}
+
 TEST(Replay, RefusesOptionsThatCannotWork) {
   const auto refused = [](auto change) {
     ReplayOptions options = options_of(100);
