@@ -91,7 +91,9 @@ void matmul_matrix(const MatrixVariant& variant, const Tensor& x, const Tensor& 
 bool launch_matrix(const Tensor& x, const Tensor& panels, const Sides& sides, const TensorKind& kind, const Tensor& add,
                    const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
-  if (!may_round(kind.precision) || !has_matrix_unit(*device) || !tensor_takes(x, sides, kind.stored)) return false;
+  const bool halves = kind.stored != WeightDType::kBFloat16;  // whose range these do not have
+  if (!may_round(kind.precision) || !has_matrix_unit(*device) || !halves || !tensor_takes(x, sides, kind.stored))
+    return false;
   for (std::int32_t terms = terms_of(kind.precision); terms <= kMostTerms; ++terms) {
     const MatrixVariant variant = choose_matrix(*device, sides, kind, terms);
     if (!matrix_works(device, variant)) continue;

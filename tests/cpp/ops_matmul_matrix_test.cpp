@@ -140,6 +140,7 @@ TEST_P(MatmulMatrix, LeavesTheRestToTheOtherKernels) {
   expect_close(download(matmul(there(short_x, {3, 40}), packed(odd))), odd.products(short_x), kProducts, "k");
   expect_close(download(matmul(there(x, {3, 64}), packed(brain))), brain.products(x), kProducts, "bfloat16");
   EXPECT_FALSE(used(WeightDType::kQ8));
+  EXPECT_FALSE(used(WeightDType::kBFloat16));
 }
 
 class MatmulMatrixRefused : public MatmulMatrix {};
