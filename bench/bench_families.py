@@ -1,7 +1,8 @@
 """How fast is each kind of layers, beside llama.cpp on the same file and threads?
 
 One random model of each kind (family_models.py), its matrices in blocks of 8 bits, gpt-oss's experts in those of 4. K
-and V are float16 on both sides; llama.cpp with and without flash attention, of which the faster counts, row by row.
+and V are float16 on both sides, or with ``--kv-dtype q8_0`` blocks of 8 bits; llama.cpp with and without flash
+attention (blocks want it), of which the faster counts, row by row.
 
     prefill        512 tokens into an empty cache, and the logits after the last
     decode 512     steps of one conversation behind 512 tokens, each with its logits
@@ -23,7 +24,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": processor}
 class Ours:
     """One conversation; ``last``: the logits after what was computed last, float32 [vocab]."""
 
-    def __init__(self, model: Any, room: int) -> None:
-        self._model, self._caches = model, model.caches(capacity=room, warm_up=False)
+    def __init__(self, model: Any, room: int, kept: str = "float16") -> None:
+        self._model, self._caches = model, model.caches(capacity=room, dtype=kept, warm_up=False)
         self._cache: Any = None
 
     def prefill(self, prompt: np.ndarray) -> None:
@@ -80,8 +81,8 @@ class Ours:
 class Peer:
     """The same with llama.cpp."""
 
-    def __init__(self, model: Any, room: int, flash: bool) -> None:
-        self._context = model.context(tokens=room, flash_attention=flash)
+    def __init__(self, model: Any, room: int, flash: bool, kept: str) -> None:
+        self._context = model.context(tokens=room, flash_attention=flash, kv_dtype=kept)
 
     def prefill(self, prompt: np.ndarray) -> None:
         self._context.clear()
@@ -100,15 +101,18 @@ class Peer:
 class Sides:
     """Both engines on one file, and random tokens."""
 
-    def __init__(self, file: Path, peer: Any, clock: Clock, precision: str) -> None:
+    def __init__(self, file: Path, peer: Any, clock: Clock, precision: str, kept: str) -> None:
         self.model = kv.models.load(file, precision=precision)
         self.model.warm_up()  # no helper compiles beside what is timed, and steps are replayed
         self._peer = None if peer is None else peer.Model(file)
-        self._clock = clock
+        self._clock, self._kept = clock, kept
 
     def open(self, room: int) -> dict[str, Any]:
-        peers = {} if self._peer is None else {name: Peer(self._peer, room, on) for name, on in SETTINGS.items()}
-        return {"kvtrie": Ours(self.model, room), **peers}
+        """Blocks want flash attention in llama.cpp."""
+        settings = {name: on for name, on in SETTINGS.items() if on or self._kept == "float16"}
+        peers = {} if self._peer is None else settings
+        theirs = {name: Peer(self._peer, room, on, self._kept) for name, on in peers.items()}
+        return {"kvtrie": Ours(self.model, room, self._kept), **theirs}
 
     def tokens(self, count: int) -> np.ndarray:
         return np.random.default_rng(7).integers(3, self.model.config.vocab_size, count, np.int32)
@@ -167,7 +171,7 @@ def report_case(report: Report, kind: str, case: str, history: int, took: Race, 
     report.row(text, kind=kind, case=case, history=history, tokens=tokens, **figures)
 
 
-def measure(report: Report, kind: str, sides: Sides, cases: list[str], rounds: int) -> None:
+def measure(report: Report, kind: str, sides: Sides, cases: list[str], histories: Sequence[int], rounds: int) -> None:
     if "prefill" in cases:
         prompt, opened = sides.tokens(PROMPT), sides.open(PROMPT + 64)
         calls = {name: sides.prefill(side, prompt) for name, side in opened.items()}
@@ -175,7 +179,7 @@ def measure(report: Report, kind: str, sides: Sides, cases: list[str], rounds: i
         report_case(report, kind, "prefill", 0, took, differences(opened))
         for side in opened.values():
             side.close()
-    for history in HISTORIES if "decode" in cases else ():
+    for history in histories if "decode" in cases else ():
         room = history + (rounds + 1) * (WARM + STEPS)
         prompt, opened = sides.tokens(history), sides.open(room + 64)
         calls = {name: sides.decode(side, prompt, rounds + 1) for name, side in opened.items()}
@@ -242,10 +246,13 @@ def main() -> None:
     parser.add_argument("--case", choices=tuple(GOALS), action="append", help="only this one")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--precision", choices=("auto", "fast", "exact"), default="auto", help="of our products")
+    parser.add_argument("--kv-dtype", choices=("float16", "q8_0"), default="float16", help="of K and V, on both sides")
+    parser.add_argument("--history", type=int, nargs="+", default=HISTORIES, help="tokens behind which steps decode")
     parser.add_argument("--parts", action="store_true", help="list the kernels of ours instead")
     parser.add_argument("--files", type=Path, help="a folder that keeps the models, to be written once")
     options = parser.parse_args()
-    report = Report(f"kinds of layers beside {PEER}, precision {options.precision}", options.json)
+    kept = f"precision {options.precision}, K and V {options.kv_dtype}"
+    report = Report(f"kinds of layers beside {PEER}, {kept}", options.json)
     device = open_device(times=options.parts)
     report.device(device)
     from peers import gguf_file, llama
@@ -263,8 +270,8 @@ def main() -> None:
                 parts(report, kind, file, device, options.precision)
                 continue
             other = peer if family_models.SHAPES[kind].peer else None
-            sides = Sides(file, other, CLOCKS[options.clock], options.precision)
-            measure(report, kind, sides, options.case or list(GOALS), options.rounds)
+            sides = Sides(file, other, CLOCKS[options.clock], options.precision, options.kv_dtype)
+            measure(report, kind, sides, options.case or list(GOALS), options.history, options.rounds)
             sides.close()
     report.close(draw)
 
