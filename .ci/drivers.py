@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "drivers"
 STEPS = ("self-test", "demo", "tokens", "cpp", "python")
 BRIEF = (
-    "-MatmulGroup*:Matmul.*:MatmulQ8.*:Every/PackBlocks*:MatmulTiles*:LaunchGraph*:PaceTest*:SelfTest.Variants*"
-    ":Types/BlockProducts.Products*:Types/BlockProducts.Gated*:AttentionLatent.AgreesForLatentKeys"
+    "-MatmulGroup*:*MatmulMatrix*:Matmul.*:MatmulQ8.*:Every/PackBlocks*:MatmulTiles*:LaunchGraph*:PaceTest*"
+    ":SelfTest.Variants*:Types/BlockProducts.Products*:Types/BlockProducts.Gated*:AttentionLatent.AgreesForLatentKeys"
 )
 BRIEF_CPP = {"pocl-small": ("cl", "tensor", "cache", "ops")}  # others have all
 PATIENCE = 3600.0  # seconds for one step: compilers of small processors are slow, a hang is an hour
