@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -64,18 +65,18 @@ def place(architecture: str, variant: Variant) -> Path:
 
 @cache
 def _installed() -> Path:
-    """The folder of programs as they are installed, one file each. Other processes may make it at the same time."""
+    """The folder of programs as they are installed, one file each. Other threads and processes may make it, too."""
     folder = BUILD / "installed" / hashlib.sha256(_sources() + EMBED.read_bytes()).hexdigest()[:16]
     if not folder.is_dir():
-        own = folder.with_name(f"{folder.name}.{os.getpid()}")
-        own.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        own = Path(tempfile.mkdtemp(dir=folder.parent))
         table = own / "table.cpp"
         subprocess.run(["cmake", f"-DFOLDER={KERNELS}", f"-DOUTPUT={table}", "-P", str(EMBED)], check=True)
         for name, text in re.findall(r'\{"(\w+)", R"kvtrie_cl\((.*?)\)kvtrie_cl"\}', table.read_text(), re.S):
             (own / f"{name}.cl").write_text(text)
         try:
             own.rename(folder)
-        except OSError:  # another process was first
+        except OSError:  # another was first
             shutil.rmtree(own)
     return folder
 
