@@ -64,39 +64,37 @@ def day(chats: int, seed: int) -> Iterator[Prompt]:
         count += 1
 
 
+def words(random: Random, count: int) -> list[int]:
+    return [2 + random.below(VOCABULARY - 2) for _ in range(count)]
+
+
 def histories(chats: int, seed: int) -> Iterator[Prompt]:
     """Chats that arrive whole, and edits of earlier texts in the latest of them."""
     random = Random(seed)
 
-    def words(count: int) -> list[int]:
-        return [2 + random.below(VOCABULARY - 2) for _ in range(count)]
-
-    system = words(SYSTEM_LENGTHS[0])
+    system = words(random, SYSTEM_LENGTHS[0])
     known: list[tuple[list[int], list[int]]] = []  # tokens and ends of each
     for _ in range(chats):
         tokens, ends = list(system), [len(system)]
         for _ in range(4 + random.below(9)):
             for lengths in (TEXT, ANSWER):
-                tokens += words(random.length(*lengths))
+                tokens += words(random, random.length(*lengths))
                 ends.append(len(tokens))
         known.append((tokens, ends))
-        yield Prompt(tokens, words(random.length(*ANSWER)), tuple(ends))
+        yield Prompt(tokens, words(random, random.length(*ANSWER)), tuple(ends))
         for _ in range(EDITS):
             old, marks = known[-1 - random.below(min(LATEST, len(known)))]
             turn = 2 * random.below(len(marks) // 2)
-            edited = old[: marks[turn] + random.below(8)] + words(random.length(*TEXT))
-            yield Prompt(edited, words(random.length(*ANSWER)), (*marks[: turn + 1], len(edited)))
+            edited = old[: marks[turn] + random.below(8)] + words(random, random.length(*TEXT))
+            yield Prompt(edited, words(random, random.length(*ANSWER)), (*marks[: turn + 1], len(edited)))
 
 
 def forms(documents: int, seed: int) -> Iterator[Prompt]:
     """Documents that fill the fields of a fixed text, and edits of fields in the latest of them."""
     random = Random(seed)
 
-    def words(count: int) -> list[int]:
-        return [2 + random.below(VOCABULARY - 2) for _ in range(count)]
-
     def filled(length: int) -> list[int]:  # a quarter shorter to a quarter longer
-        return words(length - length // 4 + random.below(length // 2 + 1))
+        return words(random, length - length // 4 + random.below(length // 2 + 1))
 
     def prompt(form: list[tuple[list[int], int]], fields: list[list[int]]) -> Prompt:
         tokens, ends = [], []
@@ -104,9 +102,11 @@ def forms(documents: int, seed: int) -> Iterator[Prompt]:
             tokens += text
             ends.append(len(tokens))
             tokens += value
-        return Prompt(tokens, words(random.length(*ANSWER)), ends)
+        return Prompt(tokens, words(random, random.length(*ANSWER)), ends)
 
-    made = [[(words(random.length(*FIXED)), random.length(*FIELD)) for _ in range(FIELDS)] for _ in range(FORMS)]
+    made = [
+        [(words(random, random.length(*FIXED)), random.length(*FIELD)) for _ in range(FIELDS)] for _ in range(FORMS)
+    ]
     known: list[tuple[list[tuple[list[int], int]], list[list[int]]]] = []
     for number in range(documents * FORMS):
         form = made[number % FORMS]

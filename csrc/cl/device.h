@@ -47,10 +47,10 @@ namespace kvtrie::cl {
 enum class DeviceKind : std::uint8_t { kCpu, kGpu, kAccelerator, kOther };
 const char* name_of(DeviceKind kind) noexcept;  // "cpu", "gpu", ...
 
-// How a device describes itself. A plain value: holding one holds no OpenCL object.
 // Units that multiply tiles of halves, of GPUs that are not NVIDIA's (kernels/matrix_layout.clh).
 enum class MatrixUnit : std::uint8_t { kNone, kWmma, kMfma, kDpas };
 
+// How a device describes itself. A plain value: holding one holds no OpenCL object.
 struct DeviceInfo {
   std::string name, vendor, platform, driver, version;
   DeviceKind kind = DeviceKind::kOther;

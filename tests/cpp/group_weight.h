@@ -2,6 +2,7 @@
 // work.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -51,6 +52,26 @@ struct GroupWeight {
 inline PackedPair pair_of(const GroupWeight& gate, const GroupWeight& up) {
   return is_from_blocks(gate.stored) ? pack_pair_blocks(gate.blocks(), up.blocks())
                                      : pack_pair(gate.tensor(), up.tensor(), gate.stored);
+}
+
+// Rows of very different sizes.
+inline std::vector<float> rows_of(std::int64_t rows, std::int64_t in) {
+  auto x = Random(7).normals(static_cast<std::size_t>(rows * in));
+  for (std::int64_t i = 0; i < rows * in; ++i) x[i] = std::ldexp(x[i], static_cast<int>(i / in % 5) * 13 - 20);
+  return x;
+}
+
+// A row's error is measured against the row's own size.
+inline void check_rows(const std::vector<float>& got, const std::vector<float>& wanted, std::int64_t rows,
+                       std::int64_t out, const char* what) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double error = 0, size = 0;
+    for (std::int64_t n = 0; n < out; ++n) {
+      const double one = got[r * out + n], other = wanted[r * out + n];
+      error += (one - other) * (one - other), size += other * other;
+    }
+    ASSERT_LE(error, 1e-12 * size) << rows << " rows, row " << r << ", " << what;
+  }
 }
 
 }  // namespace kvtrie::ops

@@ -66,7 +66,7 @@ def place(architecture: str, variant: Variant) -> Path:
 @cache
 def _installed() -> Path:
     """The folder of programs as they are installed, one file each. Other threads and processes may make it, too."""
-    folder = BUILD / "installed" / hashlib.sha256(_sources() + EMBED.read_bytes()).hexdigest()[:16]
+    folder = BUILD / "installed" / _sources().hex()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         own = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -99,7 +99,7 @@ _TO_PTX = (
 @cache
 def _sources() -> bytes:
     """A digest of all that a kernel's code follows from, but for its variant."""
-    texts = [Path(__file__), Path(toolchain.__file__), *sorted(KERNELS.glob("*.cl*"))]
+    texts = [Path(__file__), Path(toolchain.__file__), EMBED, *sorted(KERNELS.glob("*.cl*"))]
     return hashlib.sha256(b"".join(text.read_bytes() for text in texts)).digest()
 
 

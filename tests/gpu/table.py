@@ -47,7 +47,7 @@ _HEAD = """# Kernels, as compilers for GPUs see them
 
 Made by `./dev kernels --record` from [kernels.json](kernels.json), which also has the local
 memory of each group. Tools: {tools}.
-[gpu.md](../gpu_kernels.md) says how; a driver's own compiler may take some registers more or less.
+[gpu_kernels.md](../gpu_kernels.md) says how; a driver's own compiler may take some registers more or less.
 
 Registers of a lane, and the warps that are resident on a multiprocessor at a time (AMD: waves on a SIMD unit; Intel's
 compiler tells neither). `+N`: bytes of a lane that lie in memory instead, spilled registers among them (Intel: of a

@@ -51,12 +51,15 @@ def _halves(n: int, k: int, random: Any) -> Weights:
     return Weights(packed_halves(w), w.astype(np.float64))
 
 
+def _of_bfloats(bits: Any) -> Any:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
 def _bfloats(n: int, k: int, random: Any) -> Weights:
     """With outputs of very different sizes, which halves would not hold."""
     sizes = np.exp2(np.arange(n) % 7 * 9.0 - 30.0)[:, None]
     bits = bfloats((random.standard_normal((n, k)) * sizes).astype(np.float32))
-    numbers = (bits << np.uint32(16)).view(np.float32).astype(np.float64)
-    return Weights(packed_halves(bits.astype(np.uint16)), numbers)
+    return Weights(packed_halves(bits.astype(np.uint16)), _of_bfloats(bits).astype(np.float64))
 
 
 def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
@@ -145,10 +148,6 @@ def weights(n: int, k: int, stored: int) -> Weights:
 
 # The k that lies at each place of 16 (matmul_tensor_stored.clh).
 _K_AT = np.array([0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15])
-
-
-def _of_bfloats(bits: Any) -> Any:
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _of_halves(bits: Any) -> Any:
