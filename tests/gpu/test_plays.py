@@ -131,7 +131,7 @@ STORING += [
 @pytest.mark.parametrize(("stored", "of", "terms"), STORING, ids=str)
 def test_a_product_that_rotates_and_stores_changes_no_bit(stored: int, of: Heads, terms: int) -> None:
     """Those of a launch of the product and one of put_qkv, alone and among 8; in float16 and float32."""
-    half = of is not PART
+    half = of is not PART and stored != 2  # products of these weights of bfloat16 leave the range of halves
     product = qkv_plays.made(stored, 3, True, of, half, terms)
     put = Variant("qkv", (f"K_DIM={of.k_dim}", f"CELL_FORMAT={int(half)}", "LANES=64", "ROW_VW=4"), ("put_qkv",), 64)
     plain = parsed(few_variant(stored, 8, normed=True, terms=terms), "tensor_few")
