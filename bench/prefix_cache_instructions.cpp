@@ -86,7 +86,7 @@ void take_cells(Work& work) {
 
 void remove_points(Work& work) {
   for (std::size_t i = 0; i < kTimes; ++i) {
-    Node* node = work.points.victim(work.orders.place_of(1), PointKind::kUser, [](const Node*) { return true; });
+    Node* node = work.points.victim(work.orders.place_of(1), {}, [](const Node*) { return true; });
     work.done += node != nullptr && work.points.remove(node) ? 1 : 0;
   }
 }

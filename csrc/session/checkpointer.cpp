@@ -1,6 +1,7 @@
 #include "session/checkpointer.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -10,21 +11,25 @@ namespace kvtrie {
 std::vector<WantedPoint> Checkpointer::wanted_between(const Cursor& cursor, std::int32_t end) const {
   std::vector<WantedPoint> captures;
   if (!cursor.publish) return captures;
-  const auto want = [&](std::int32_t at, PointKind kind, double worth = 0) {
+  const auto worth = [&](std::int32_t at, PointKind kind, double gap) {
+    if (kind != PointKind::kSpaced) return std::numeric_limits<double>::infinity();
+    return points_.worth_of_new(cursor.node, at, gap, cursor.recorded() - at);
+  };
+  const auto want = [&](std::int32_t at, PointKind kind, double gap = 0) {
     if (at <= cursor.computed || at > end || cursor.atomic.inside(at)) return;
     const auto before = [](const WantedPoint& each, std::int32_t offset) { return each.offset < offset; };
     const auto place = std::lower_bound(captures.begin(), captures.end(), at, before);
     if (place == captures.end() || place->offset != at) {
-      captures.insert(place, {at, kind, worth});
-    } else {
-      place->kind = std::max(place->kind, kind);
+      captures.insert(place, {at, kind, gap, worth(at, kind, gap)});
+    } else if (kind > place->kind) {
+      *place = {at, kind, gap, worth(at, kind, gap)};
     }
   };
   for (const WantedPoint& wanted : cursor.wanted) want(wanted.offset, wanted.kind);
   if (caches_.states.empty()) return captures;
   for (std::size_t i = cursor.message_ends.first_behind(cursor.computed);
        i < cursor.message_ends.size() && cursor.message_ends[i] <= end; ++i)
-    want(cursor.message_ends[i], PointKind::kSpaced, MessageEnds::worth(i));
+    want(cursor.message_ends[i], PointKind::kSpaced, MessageEnds::gap(i));
   const std::int64_t every = every_;
   for (std::int64_t at = (cursor.computed / every + 1) * every; at <= end; at += every) {
     const auto offset = static_cast<std::int32_t>(at);
@@ -56,12 +61,13 @@ void Checkpointer::make_point(Cursor& cursor, const WantedPoint& wanted, std::ve
     held[i] = caches_.all[i]->hold(cursor.sequences[i], offset);
   }
   std::move(states.begin(), states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches_.attention.size()));
-  points_.put(node_ending_at(trie_, cursor.node, offset), wanted.kind, std::move(held), wanted.worth);
+  points_.put(node_ending_at(trie_, cursor.node, offset), wanted.kind, std::move(held), wanted.gap,
+              cursor.recorded() - offset);
   ++totals_.captures;
 }
 
-void Checkpointer::make_end_point(Cursor& cursor, PointKind kind, double worth) {
-  make_point(cursor, {cursor.computed, kind, worth}, states_of(cursor));
+void Checkpointer::make_end_point(Cursor& cursor, PointKind kind, double gap) {
+  make_point(cursor, {cursor.computed, kind, gap}, states_of(cursor));
 }
 
 void Checkpointer::share_live_state(std::span<Node* const> nodes, std::int32_t target) {

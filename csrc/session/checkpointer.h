@@ -57,7 +57,7 @@ class Checkpointer {
   // At the offset on the cursor's path, from what is given of each of `states` and the cells that the cursor holds.
   // Nothing when the path or the cells do not reach.
   void make_point(Cursor& cursor, const WantedPoint& wanted, std::vector<HeldState> states);
-  void make_end_point(Cursor& cursor, PointKind kind, double worth = 0);  // where it stands
+  void make_end_point(Cursor& cursor, PointKind kind, double gap = 0);  // where it stands
   std::vector<HeldState> states_of(const Cursor& cursor) const;
   // The part of `kept` (Planner::point_for) that belongs to one of `states` and serves at `length`. REQUIRES: it is on
   // the device.

@@ -22,6 +22,7 @@ void Cursors::open(Cursor& cursor, std::string_view name_space, Owner owner) {
     throw;
   }
   of_.trie.lock(cursor.node);
+  of_.points.session_begins(cursor.node->group());
 }
 
 // Copies the place, not the history: node, tail and the list of spans. Cells of what neither of them publishes never

@@ -95,7 +95,7 @@ class Cursors {
   void lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node);
   void borrow_full(Cursor& cursor, const Node* node);
   void stand_on_window(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
-  void stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target);
+  void stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target, std::int32_t matched);
   void take_back(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, const Node* kept,
                  std::int32_t length);
   void borrow_ahead(Cursor& cursor, const Path& path);

@@ -44,7 +44,7 @@ void Cursors::borrow_full(Cursor& cursor, const Node* node) {
 }
 
 // REQUIRES: a node ends at the target.
-void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target) {
+void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_t target, std::int32_t matched) {
   of_.checkpointer.share_live_state(nodes, target);
   for (const std::size_t i : of_.caches.windowed) stand_on_window(cursor, i, nodes, target);
   Node* last = nullptr;
@@ -55,7 +55,7 @@ void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_
   }
   ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
   Node* const kept = of_.caches.states.empty() ? last : of_.planner.point_for(nodes, target);
-  if (kept != nullptr) of_.points.go_back_to(kept);
+  if (kept != nullptr) of_.points.go_back_to(kept, matched);
   for (std::size_t i = 0; i < of_.caches.states.size(); ++i)
     of_.caches.states[i]->resume(state_sequence(cursor, i), target, of_.checkpointer.cut_from(kept, i, target));
   const std::int32_t start = cursor.published();
@@ -71,7 +71,7 @@ bool Cursors::adopt(Cursor& cursor, const Path& path, std::int32_t target) {
   if (!moves && !ahead) return false;
   const std::int32_t from = cursor.published();
   CursorUndo undo(of_, cursor);
-  if (moves) stand_at(cursor, nodes, target);
+  if (moves) stand_at(cursor, nodes, target, path.matched);
   if (ahead) borrow_ahead(cursor, {std::move(nodes), path.matched});
   undo.forget();
   return moves && of_.demand.ask(cursor.node, from);
@@ -156,7 +156,7 @@ void Cursors::go_back(Cursor& cursor, std::int32_t length) {
   if (points && split_off && !node->is_root()) path.nodes.push_back(node);
   of_.checkpointer.share_live_state(path.nodes, length);
   Node* const kept = of_.planner.point_for(path.nodes, length);
-  if (kept != nullptr) of_.points.go_back_to(kept);
+  if (kept != nullptr) of_.points.go_back_to(kept, length);
   for (std::size_t i = 0; i < of_.caches.all.size(); ++i) take_back(cursor, i, path.nodes, kept, length);
   cursor.computed = length;
   if (length < cursor.published()) move_to(cursor, node);

@@ -1,6 +1,7 @@
 #include "session/open_step.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 
@@ -30,15 +31,24 @@ std::size_t OpenStep::number_inside(std::size_t index, std::int32_t length) cons
   return static_cast<std::size_t>(std::lower_bound(lengths.begin(), lengths.end(), length) - lengths.begin());
 }
 
-std::vector<std::int32_t> OpenStep::boundaries_inside(std::size_t index, PointKind least) const {
+std::vector<std::int32_t> OpenStep::boundaries_inside(std::size_t index, double least) const {
   std::vector<std::int32_t> wanted;
   for (const WantedPoint& each : captures[index]) {
-    if (each.offset < end(index) && each.kind >= least) wanted.push_back(each.offset);
+    if (each.offset < end(index) && each.worth >= least) wanted.push_back(each.offset);
   }
   const std::vector<std::int32_t> own = undecided(index);
   std::vector<std::int32_t> inside;
   std::set_union(wanted.begin(), wanted.end(), own.begin(), own.end(), std::back_inserter(inside));
   return inside;
+}
+
+std::vector<double> OpenStep::worths() const {
+  std::vector<double> found{0};
+  for (const auto& of_cursor : captures)
+    for (const WantedPoint& each : of_cursor) found.push_back(each.worth);
+  std::sort(found.begin(), found.end(), std::greater<>());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
 }
 
 }  // namespace kvtrie

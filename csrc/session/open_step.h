@@ -78,8 +78,9 @@ struct OpenStep {
   // Lengths inside the step at which the cursor may stand once its drafts are decided about: ascending.
   std::vector<std::int32_t> undecided(std::size_t index) const;
   std::size_t number_inside(std::size_t index, std::int32_t length) const;  // REQUIRES: it is in `inside`
-  // Lengths at which states come out inside the step: those, and captures of kinds from `least` on. Ascending.
-  std::vector<std::int32_t> boundaries_inside(std::size_t index, PointKind least) const;
+  // Lengths at which states come out inside the step: those, and captures that are worth `least` or more. Ascending.
+  std::vector<std::int32_t> boundaries_inside(std::size_t index, double least = 0) const;
+  std::vector<double> worths() const;  // what captures are worth, each once, the most first; 0 is the last
 };
 
 }  // namespace kvtrie

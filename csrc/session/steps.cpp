@@ -50,13 +50,14 @@ void Steps::add_rows(OpenStep& step, Cursor& cursor, std::uint32_t chunk, std::s
 
 bool Steps::captures_fit(const OpenStep& step, const Allowed& allowed) const {
   for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i) {
-    if (units_for(step, i, PointKind::kNone, allowed) > allowed.units[i]) return false;
+    if (units_for(step, i, 0, allowed) > allowed.units[i]) return false;
   }
   return true;
 }
 
-// The least wanted kind first, the earliest of it first.
+// The least wanted kind first, of it what is worth least, of that the earliest.
 std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const {
+  const auto rank = [](const WantedPoint& each) { return std::pair(each.kind, each.worth); };
   std::uint64_t dropped = 0;
   for (; !captures_fit(step, allowed); ++dropped) {
     std::vector<WantedPoint>* least_list = nullptr;
@@ -66,7 +67,7 @@ std::uint64_t Steps::trim_captures(OpenStep& step, const Allowed& allowed) const
       auto& list = step.captures[s];
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (list[i].offset >= step.end(s)) continue;
-        if (least_list == nullptr || list[i].kind < (*least_list)[least].kind) least_list = &list, least = i;
+        if (least_list == nullptr || rank(list[i]) < rank((*least_list)[least])) least_list = &list, least = i;
       }
     }
     ensure(least_list != nullptr, "prefix_cache.step", "the step itself does not fit");
@@ -93,7 +94,7 @@ std::vector<Claim> Steps::claims_of(const OpenStep& step) const {
   return claims;
 }
 
-std::uint32_t Steps::units_for(const OpenStep& step, std::size_t cache, PointKind least, const Allowed& whose) const {
+std::uint32_t Steps::units_for(const OpenStep& step, std::size_t cache, double least, const Allowed& whose) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.cursors.size(); ++s) {
     if (!whose.concerns(step.cursor(s))) continue;
@@ -104,8 +105,7 @@ std::uint32_t Steps::units_for(const OpenStep& step, std::size_t cache, PointKin
 }
 
 // Captures inside the step are wanted, not needed: they get what units can be had, each group of namespaces its
-// own, so that what is wanted for one never takes what another one needs. A spaced one never takes the place of an end
-// or a branch.
+// own, so that what is wanted for one never takes what another one needs. Each takes the place of what is worth less.
 std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std::span<Claim> claims) {
   std::vector<Allowed> allowed;
   allowed.reserve(claims.size());
@@ -113,10 +113,11 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std:
   for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i) {
     for (std::size_t c = 0; c < claims.size(); ++c) {
       const std::uint32_t needed = claims[c].needs[i];
-      claims[c].needs[i] = units_for(step, i, PointKind::kEnd, allowed[c]);
-      device_budget_.try_free_slots(i, claims, PointKind::kBranch);
-      claims[c].needs[i] = units_for(step, i, PointKind::kNone, allowed[c]);
-      const std::vector<std::uint32_t> units = device_budget_.try_free_slots(i, claims, PointKind::kSpaced);
+      std::vector<std::uint32_t> units(claims.size());
+      for (const double worth : step.worths()) {
+        claims[c].needs[i] = units_for(step, i, worth, allowed[c]);
+        units = device_budget_.try_free_slots(i, claims, worth);
+      }
       claims[c].needs[i] = std::max(needed, units[c]);
       for (std::size_t other = 0; other < claims.size(); ++other)
         if (units[other] < claims[other].needs[i]) claims[c].needs[i] = needed;
@@ -128,8 +129,7 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std:
 
 void Steps::find_slots_for_captures(OpenStep& step, std::span<Claim> claims) {
   bool any = false;
-  for (std::size_t s = 0; s < step.captures.size(); ++s)
-    any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
+  for (std::size_t s = 0; s < step.captures.size(); ++s) any = any || !step.boundaries_inside(s).empty();
   if (!any) return;
   for (const Allowed& each : slots_for_captures(step, claims)) totals_.skipped_captures += trim_captures(step, each);
 }
@@ -164,7 +164,7 @@ void Steps::begin_all(OpenStep& step) {
   if (!caches_.states.empty()) find_slots_for_captures(step, claims);
   step.attention = caches_.attention.size();
   step.inside.resize(caches_.states.empty() ? 0 : step.cursors.size());
-  for (std::size_t s = 0; s < step.inside.size(); ++s) step.inside[s] = step.boundaries_inside(s, PointKind::kNone);
+  for (std::size_t s = 0; s < step.inside.size(); ++s) step.inside[s] = step.boundaries_inside(s);
   step.forwards.reserve(caches_.all.size());
   for (std::size_t i = 0; i < caches_.all.size(); ++i) step.forwards.push_back(begin(step, i));
 }
@@ -220,7 +220,7 @@ void Steps::make_points(OpenStep& step, std::size_t index) {
   for (const WantedPoint& wanted : step.captures[index]) {
     if (wanted.offset > cursor.computed) break;  // of drafts that were wrong
     if (wanted.offset == cursor.computed) {
-      checkpointer_.make_end_point(cursor, wanted.kind, wanted.worth);
+      checkpointer_.make_end_point(cursor, wanted.kind, wanted.gap);
       continue;
     }
     std::vector<HeldState> held;

@@ -72,7 +72,7 @@ class Steps {
   void find_slots_for_captures(OpenStep& step, std::span<Claim> claims);
   std::vector<Allowed> slots_for_captures(const OpenStep& step, std::span<Claim> claims);
   // That the step claims of a cache, with captures of kinds from `least` on.
-  std::uint32_t units_for(const OpenStep& step, std::size_t cache, PointKind least, const Allowed& whose) const;
+  std::uint32_t units_for(const OpenStep& step, std::size_t cache, double least, const Allowed& whose) const;
   bool captures_fit(const OpenStep& step, const Allowed& allowed) const;
   // Claims no more than that; how many captures went for it.
   std::uint64_t trim_captures(OpenStep& step, const Allowed& allowed) const;

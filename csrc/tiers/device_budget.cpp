@@ -130,7 +130,7 @@ std::uint32_t DeviceBudget::freeable_slots(std::size_t number, std::uint32_t eno
     for (const SlotRef& slot : held.slots()) found += ++let_go[slot.slot()] == slot.holders() ? 1 : 0;
     return found >= enough;
   };
-  of_.points.victim(of_.orders.place_of(number), PointKind::kUser, count, &may);
+  of_.points.victim(of_.orders.place_of(number), {}, count, &may);
   return found;
 }
 

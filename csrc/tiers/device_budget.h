@@ -95,9 +95,9 @@ class DeviceBudget {
   // All or kCacheFull, in which case nothing changed.
   void make_room(const Needs& needs, Group who = 0);
   void make_room(std::span<const Claim> claims);
-  // Of one cache that restore points hold state of: units free now for each claim, at most what it needs; evicts points
-  // of kinds up to `most` only. The claims are what they were afterwards.
-  std::vector<std::uint32_t> try_free_slots(std::size_t number, std::span<Claim> claims, PointKind most);
+  // Of one cache that restore points hold state of: units free now for each claim, at most what it needs; evicts only
+  // points that are worth less than `below`. The claims are what they were afterwards.
+  std::vector<std::uint32_t> try_free_slots(std::size_t number, std::span<Claim> claims, double below);
 
   // --- kept
   void keep(InUse in_use) noexcept { in_use_ = std::move(in_use); }  // not evicted until the next call
@@ -147,7 +147,7 @@ class DeviceBudget {
   std::uint32_t tokens_from(const Allotment& allotment, Group group) const;
   bool frees_some(const Node* node, std::size_t number) const;  // its restore point, of that cache
   void take_slots(const Round& round);
-  void take_wanted_slots(const Round& round, PointKind most);
+  void take_wanted_slots(const Round& round, double below);
   void take_cells(const Round& round);
   void take_units(const Round& round);  // of either
   void take_leaves(const Round& round);

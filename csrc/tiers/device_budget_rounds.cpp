@@ -28,10 +28,10 @@ void DeviceBudget::take_slots(const Round& round) {
   const std::size_t number = *round.number, resource = of_.orders.place_of(number);
   while (round.missing() > 0) {
     Node* victim = of_.points.victim(
-        resource, PointKind::kUser, [&](const Node* node) { return frees_some(node, number); }, &open);
+        resource, {}, [&](const Node* node) { return frees_some(node, number); }, &open);
     if (victim == nullptr) {
       victim = of_.points.victim(
-          resource, PointKind::kUser, [&](const Node* node) { return node != in_use_.point; }, &open);
+          resource, {}, [&](const Node* node) { return node != in_use_.point; }, &open);
     }
     ensure(victim != nullptr, "prefix_cache.make_room", "counted slots of cache ", number, " that are not there");
     of_.eviction.evict_point(victim);
@@ -44,7 +44,7 @@ void DeviceBudget::take_cells(const Round& round) {
   while (round.missing() > 0) {
     if (let_go_among(round)) continue;
     Node* victim = of_.points.victim(
-        of_.orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use_.point; }, &open);
+        of_.orders.place_of(cache), {}, [&](const Node* node) { return node != in_use_.point; }, &open);
     ensure(victim != nullptr, "prefix_cache.make_room", "counted cells of cache ", cache, " that are not there");
     of_.eviction.evict_point(victim);
   }
@@ -121,27 +121,27 @@ bool DeviceBudget::frees_some(const Node* node, std::size_t number) const {
   return node != in_use_.point && of_.caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
 }
 
-void DeviceBudget::take_wanted_slots(const Round& round, PointKind most) {
+void DeviceBudget::take_wanted_slots(const Round& round, double below) {
   const Trie::Groups open = round.open();
   const std::size_t number = *round.number, resource = of_.orders.place_of(number);
   const auto frees = [&](const Node* node) { return frees_some(node, number); };
   while (round.missing() > 0) {
-    Node* victim = of_.points.victim(resource, most, frees, &open);
+    Node* victim = of_.points.victim(resource, below, frees, &open);
     if (victim == nullptr) return;
     of_.eviction.evict_point(victim);
   }
 }
 
-std::vector<std::uint32_t> DeviceBudget::try_free_slots(std::size_t number, std::span<Claim> claims, PointKind most) {
+std::vector<std::uint32_t> DeviceBudget::try_free_slots(std::size_t number, std::span<Claim> claims, double below) {
   const Allotment allotment(of_.quotas, claims);
   std::vector<std::uint32_t> asked, given;
   for (const Claim& claim : claims) asked.push_back(claim.needs[number]);
   for (Claim& claim : claims) {
     if (allotment.over(claim.who, number) == 0) continue;
-    take_wanted_slots({*this, allotment, claim.who, number}, most);
+    take_wanted_slots({*this, allotment, claim.who, number}, below);
     claim.needs[number] -= std::min(claim.needs[number], allotment.over(claim.who, number));
   }
-  if (missing_units(allotment, number) > 0) take_wanted_slots({*this, allotment, {}, number}, most);
+  if (missing_units(allotment, number) > 0) take_wanted_slots({*this, allotment, {}, number}, below);
   given.reserve(claims.size());
   for (Claim& claim : claims) given.push_back(std::exchange(claim.needs[number], 0));
   std::uint64_t promised = 0;

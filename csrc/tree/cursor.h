@@ -36,7 +36,8 @@ struct OpenStep;
 struct WantedPoint {
   std::int32_t offset = 0;
   PointKind kind = PointKind::kNone;
-  double worth = 0;  // of a spaced one (RestorePoints::put); 0: by its place on the grid
+  double gap = 0;    // of a message's end (RestorePoints::put); 0: by its place on the grid
+  double worth = 0;  // RestorePoints::worth_of_new; infinity of all but spaced ones
 };
 
 struct Cursor {

@@ -8,10 +8,10 @@
 //     kept                    m              m                  m
 //     spaced                                         512  1024  (1536)   none within half of 512 of an end
 //
-// Messages count from 1. The worth of an end is how often 2 divides its number, as 2^n: where room is short, every
-// second one of a conversation goes before the rest, as with spaced points (restore_points.h). An end that follows
-// another one more closely than `least` is left out, as computing that little is cheaper than keeping a state; so is
-// one that the prompt ends so soon behind, where a state is kept in any case.
+// Messages count from 1. The gap of an end is how often 2 divides its number, as 2^n: that it would leave if every
+// second one, every second one of those, and so on were gone, as with spaced points (point_worth.h). An end that
+// follows another one more closely than `least` is left out, as computing that little is cheaper than keeping a state;
+// so is one that the prompt ends so soon behind, where a state is kept in any case.
 //
 // Threads: any, const access only. Units: tokens.
 #pragma once
@@ -56,7 +56,7 @@ class MessageEnds {
     const std::size_t next = first_behind(at);
     return (next < size() && ends_[next] - at <= distance) || (next > 0 && at - ends_[next - 1] <= distance);
   }
-  static double worth(std::size_t index) noexcept {
+  static double gap(std::size_t index) noexcept {
     const std::size_t number = index + 1;
     return static_cast<double>(number & (~number + 1));
   }

@@ -74,7 +74,7 @@ struct Held {
   void insert(BlobSlice slice);  // REQUIRES: nothing in its place
 };
 
-// Why a restore point was made; what is evicted first comes first.
+// Why a restore point was made; what is left out first where slots are short comes first.
 enum class PointKind : std::uint8_t {
   kNone,
   kSpaced,  // every `checkpoint_every` tokens
@@ -92,10 +92,10 @@ struct RestorePoint {
   bool on_device = true;          // `held` is there
   std::uint32_t returns = 0;      // sessions that went back to it
   bool superseded = false;        // of an end: its conversation ended further on since
-  std::uint32_t ordinal = 0;      // of an end: 1 and that of the nearest one above
   std::uint64_t number = 0;       // of all that were made
-  double worth = 0;               // of a message's end, in gaps of the grid; 0: its place on the grid says it
-  double value = 0;               // `worth` and the floor when it was made; of spaced ones the least goes first
+  std::uint64_t since = 0;        // sessions that had begun when it was made, gone back to or superseded
+  double gap = 0, tail = 0;       // of a spaced one (point_worth.h)
+  int list = 0;                   // of its sort, or of those that are pinned or marked
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
   bool copied() const noexcept { return !copies.empty(); }

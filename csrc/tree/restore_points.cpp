@@ -1,81 +1,106 @@
 #include "tree/restore_points.h"
 
 #include <algorithm>
-#include <new>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
 
 namespace kvtrie {
+namespace {
+
+// That a point would leave if all whose number on the grid 2 divides less often were gone.
+double gap_on_grid(std::int32_t length, std::int64_t every) noexcept {
+  const std::int64_t number = std::max<std::int64_t>(length / every, 1);
+  return static_cast<double>(number & -number);
+}
+
+}  // namespace
 
 RestorePoints::RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every)
-    : trie_(trie),
-      places_(places),
-      orders_(std::move(orders)),
-      every_(every),
-      spaced_(1, std::vector<Spaced>(orders_.resources())) {}
+    : trie_(trie), places_(places), orders_(std::move(orders)), every_(every) {
+  reserve_groups(1);
+}
 
 // ---- where it stands among the others -----------------------------------------------------------------------------
 
-RestorePoints::Rank RestorePoints::rank_of(const NodeState& state) noexcept {
-  const RestorePoint& point = state.point();
-  if (!point.exists() || !point.on_device || state.pins() > 0) return Rank::kNone;
-  if (state.user()) return Rank::kUser;
-  const bool spaced = point.kind == PointKind::kSpaced && point.returns == 0;
-  return spaced || point.superseded ? Rank::kSpaced : Rank::kOrdered;
+RestorePoints::Oldest::value_type RestorePoints::key_of(Node* node) {
+  const RestorePoint& point = state_of(node).point();
+  return {point.since, point.number, node};
+}
+
+PointSort RestorePoints::sort_of(const RestorePoint& point) noexcept {
+  return point.kind == PointKind::kSpaced ? PointSort::spaced(point.gap, point.tail, point.returns > 0)
+                                          : PointSort::end(point.superseded, point.returns > 0);
+}
+
+int RestorePoints::list_of(const NodeState& state) noexcept {
+  return state.user() || state.pins() > 0 ? kHeld : sort_of(state.point()).number();
 }
 
 bool RestorePoints::takes(const RestorePoint& point, std::size_t resource) const noexcept {
   return !point.held[orders_.of_points[resource]].empty();
 }
 
-// The distance to the next points when all whose number 2 divides less often have gone, in units of `every`.
-double RestorePoints::gap_of(const Node* node) const noexcept {
-  const RestorePoint& point = state_of(node).point();
-  if (point.worth > 0) return point.worth;
-  const std::int64_t number = point.superseded ? point.ordinal : std::max<std::int64_t>(node->end() / every_, 1);
-  return static_cast<double>(number & -number);
+double RestorePoints::tail_of(std::int32_t behind) const noexcept {
+  return static_cast<double>(std::max(behind, 0)) / static_cast<double>(every_);
 }
 
-RestorePoints::Spaced::value_type RestorePoints::key_of(Node* node) {
+// Gaps from the next point above to this one, by a session whose tokens are known up to `matched`. None where it only
+// stood in for a point further down that is gone: else those that stay would be the more worth the more of the others
+// go.
+double RestorePoints::saved_by(const Node* node, std::int32_t matched) const noexcept {
   const RestorePoint& point = state_of(node).point();
-  return {point.value, point.number, node};
+  const double reach = point.kind == PointKind::kSpaced ? point.gap * static_cast<double>(every_) : kNear;
+  if (matched - node->end() > reach) return 0;
+  const Node* above = node->parent();
+  while (!above->is_root() && !state_of(above).point().exists()) above = above->parent();
+  const std::int32_t from = above->is_root() ? 0 : above->end();
+  return static_cast<double>(node->end() - from) / static_cast<double>(every_);
 }
 
-void RestorePoints::settle(Node* node) {
-  const RestorePoint& point = state_of(node).point();
-  const Rank rank = rank_of(state_of(node));
-  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
-    const bool some = rank != Rank::kNone && takes(point, resource);
-    if (some && rank == Rank::kSpaced) {
-      spaced_of(node, resource).insert(key_of(node));
-    } else {
-      spaced_of(node, resource).erase(key_of(node));
-    }
-    const int order = orders_.points(resource);
-    const bool member = some && rank == Rank::kOrdered;
-    if (node->in_order(order) == member) continue;
-    member ? trie_.join_order(order, node) : trie_.leave_order(order, node);
+// REQUIRES: it is in no list.
+void RestorePoints::enter(Node* node) {
+  RestorePoint& point = point_of(node);
+  point.list = list_of(state_of(node));
+  try {
+    for (std::size_t resource = 0; resource < orders_.resources(); ++resource)
+      if (takes(point, resource)) kept_[node->group()].lists[resource][point.list].insert(key_of(node));
+  } catch (...) {
+    take_out(node);
+    throw;
   }
 }
 
-void RestorePoints::take_out_of_spaced(Node* node) {
-  const Spaced::value_type key = key_of(node);
-  for (Spaced& each : spaced_[node->group()]) {
-    if (each.empty() || *each.begin() != key) {
-      each.erase(key);
-      continue;
-    }
-    floor_of(node) = std::max(floor_of(node), std::get<double>(key));
-    each.erase(each.begin());
-  }
+void RestorePoints::take_out(Node* node) noexcept {
+  for (std::size_t resource = 0; resource < orders_.resources(); ++resource)
+    if (takes(point_of(node), resource)) kept_[node->group()].lists[resource][point_of(node).list].erase(key_of(node));
 }
 
-void RestorePoints::take_out(Node* node) {
-  take_out_of_spaced(node);
-  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
-    if (node->in_order(orders_.points(resource))) trie_.leave_order(orders_.points(resource), node);
+// To another list, or place in it; takes no memory.
+void RestorePoints::move(Node* node, int list, std::uint64_t since) noexcept {
+  RestorePoint& point = point_of(node);
+  const Oldest::value_type before = key_of(node), after{since, point.number, node};
+  for (std::size_t resource = 0; point.on_device && resource < orders_.resources(); ++resource) {
+    if (!takes(point, resource)) continue;
+    auto& lists = kept_[node->group()].lists[resource];
+    Oldest::node_type entry = lists[point.list].extract(before);
+    entry.value() = after;
+    lists[list].insert(std::move(entry));
   }
+  point.list = list;
+  point.since = since;
+}
+
+void RestorePoints::settle(Node* node) noexcept {
+  const RestorePoint& point = state_of(node).point();
+  if (point.exists()) move(node, list_of(state_of(node)), point.since);
+}
+
+double RestorePoints::worth_of_new(const Node* node, std::int32_t length, double gap, std::int32_t behind) const {
+  const PointWorth& worth = kept_[node->group()].worth;
+  const PointSort sort = PointSort::spaced(gap > 0 ? gap : gap_on_grid(length, every_), tail_of(behind), false);
+  return worth.worth(sort, worth.now());
 }
 
 // ---- transitions --------------------------------------------------------------------------------------------------
@@ -97,56 +122,43 @@ Node* RestorePoints::end_above(const Node* node) noexcept {
   return nullptr;
 }
 
-std::uint32_t RestorePoints::ordinal_behind(const Node* end) noexcept {
-  return end == nullptr ? 1 : 1 + state_of(end).point().ordinal;
-}
-
-void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held, double worth) {
+void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held, double gap, std::int32_t behind) {
   const PointKind before = state_of(node).point().kind, most = std::max(kind, before);
-  Node* const above = most == PointKind::kEnd ? end_above(node) : nullptr;
   remove(node);
   RestorePoint& point = point_of(node);
   point.kind = most;
   point.held = std::move(held);
   point.on_device = true;
   point.number = ++made_;
-  point.worth = most == PointKind::kSpaced ? worth : 0;
-  if (most == PointKind::kEnd) point.ordinal = ordinal_behind(above);
-  point.value = floor_of(node) + gap_of(node);
+  point.since = worth_for(node).now();
+  point.gap = gap > 0 ? gap : gap_on_grid(node->end(), every_);
+  point.tail = tail_of(behind);
   ++count_;
   try {
-    settle(node);
+    enter(node);
   } catch (...) {
-    remove(node);
+    release(node);
+    point_of(node) = {};
+    --count_;
     throw;
   }
-  if (before != PointKind::kEnd) supersede_above(node, above);
+  if (most == PointKind::kEnd && before != PointKind::kEnd) supersede_above(node, end_above(node));
 }
 
 // ---- ends that were superseded ------------------------------------------------------------------------------------
 
-void RestorePoints::supersede(Node* node) {
+void RestorePoints::supersede(Node* node) noexcept {
   RestorePoint& point = point_of(node);
-  trie_.make_room_in_orders(node);
+  PointWorth& worth = worth_for(node);
+  worth.count(sort_of(point), point.since);
   point.superseded = true;
-  point.value = floor_of(node) + gap_of(node);
-  try {
-    settle(node);
-  } catch (...) {
-    point.superseded = false;
-    settle(node);  // takes no memory: there is room
-    throw;
-  }
+  move(node, list_of(state_of(node)), worth.now());
 }
 
-// Above one that was superseded all are, but for those that are none of it or that a session went back to since. With
-// no memory for a change in the order, the rest stay where they are: they only go later.
+// Above one that was superseded all are, but for those that are none of it or that a session went back to since.
 void RestorePoints::supersede_above(const Node* node, Node* end) noexcept {
-  try {
-    for (; end != nullptr && !state_of(end).point().superseded; end = end_above(end))
-      if (state_of(end).point().returns < 2 && node->end() - end->end() >= kNear) supersede(end);
-  } catch (const std::bad_alloc&) {
-  }
+  for (; end != nullptr && !state_of(end).point().superseded; end = end_above(end))
+    if (state_of(end).point().returns < 2 && node->end() - end->end() >= kNear) supersede(end);
 }
 
 void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
@@ -154,10 +166,11 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
   places_.make_room(node);
   point.kind = kind;
-  if (kind == PointKind::kEnd) point.ordinal = ordinal_behind(end_above(node));
+  point.gap = gap_on_grid(node->end(), every_);
   point.copies = std::move(copies);
   point.on_device = false;
   point.number = ++made_;
+  point.since = worth_for(node).now();
   ++count_;
   places_.settle(node);
 }
@@ -182,11 +195,11 @@ void RestorePoints::come(Node* node, std::vector<HeldState> held, bool keep_copi
   ensure(point.exists() && !point.on_device, "restore_points.come", "it is on the device, or there is none");
   point.held = std::move(held);
   point.on_device = true;
-  point.value = floor_of(node) + gap_of(node);
   try {
-    settle(node);
+    enter(node);
   } catch (...) {
-    leave(node);
+    point.on_device = false;
+    release(node);
     throw;
   }
   if (!keep_copies) drop_copies(node);
@@ -200,22 +213,24 @@ void RestorePoints::leave(Node* node) {
 }
 
 bool RestorePoints::remove(Node* node) {
-  if (!state_of(node).point().exists()) return false;
-  take_out(node);
+  const RestorePoint& point = state_of(node).point();
+  if (!point.exists()) return false;
+  worth_for(node).count(sort_of(point), point.since);
+  if (point.on_device) take_out(node);
   release(node);
   point_of(node) = {};
   --count_;
   return true;
 }
 
-void RestorePoints::go_back_to(Node* node) {
+void RestorePoints::go_back_to(Node* node, std::int32_t matched) noexcept {
   RestorePoint& point = point_of(node);
   if (!point.exists()) return;
-  trie_.make_room_in_orders(node);
-  take_out_of_spaced(node);
+  PointWorth& worth = worth_for(node);
+  worth.count_return(sort_of(point), point.since, saved_by(node, matched));
   ++point.returns;
   point.superseded = false;
-  settle(node);
+  move(node, list_of(state_of(node)), worth.now());
 }
 
 // ---- marks of users -----------------------------------------------------------------------------------------------
@@ -234,13 +249,7 @@ void RestorePoints::mark_user(Node* node) {
 bool RestorePoints::take_off_user(Node* node) {
   if (!state_of(node).user_) return false;
   state_of(node).user_ = false;
-  try {
-    settle(node);
-  } catch (...) {
-    state_of(node).user_ = true;
-    settle(node);  // to leave the lists takes no memory
-    throw;
-  }
+  settle(node);
   users_.erase(std::find(users_.begin(), users_.end(), node));
   trie_.unlock(node);
   return true;
@@ -255,101 +264,111 @@ Node* RestorePoints::oldest_user(const Trie::Groups* may) const {
 // ---- groups -------------------------------------------------------------------------------------------------------
 
 void RestorePoints::reserve_groups(std::size_t count) {
-  if (count <= spaced_.size()) return;
-  floors_.resize(count);
-  spaced_.resize(count, std::vector<Spaced>(orders_.resources()));
+  while (kept_.size() < count) {
+    Kept each;
+    each.lists.resize(orders_.resources());
+    kept_.push_back(std::move(each));
+  }
 }
 
-// An empty group goes on with the ageing of the one that its points come from.
+// An empty group goes on with what the one had learned that its points come from. Ages stay.
 void RestorePoints::move_group(std::span<Node* const> nodes, Group from, Group to) noexcept {
-  const auto is_empty = [](const Spaced& each) { return each.empty(); };
-  if (to > 0 && std::all_of(spaced_[to].begin(), spaced_[to].end(), is_empty)) floors_[to] = floors_[from];
+  Kept &source = kept_[from], &target = kept_[to];
+  const auto is_empty = [](const auto& lists) {
+    return std::all_of(lists.begin(), lists.end(), [](const Oldest& each) { return each.empty(); });
+  };
+  if (to > 0 && std::all_of(target.lists.begin(), target.lists.end(), is_empty)) target.worth = source.worth;
   for (Node* node : nodes) {
-    for (std::size_t resource = 0; resource < orders_.resources() && !node->is_root(); ++resource)
-      spaced_[to][resource].insert(spaced_[from][resource].extract(key_of(node)));
+    if (node->is_root() || !state_of(node).point().exists()) continue;
+    RestorePoint& point = point_of(node);
+    const Oldest::value_type before = key_of(node);
+    point.since += target.worth.now() - source.worth.now();
+    for (std::size_t resource = 0; point.on_device && resource < orders_.resources(); ++resource) {
+      if (!takes(point, resource)) continue;
+      Oldest::node_type entry = source.lists[resource][point.list].extract(before);
+      entry.value() = key_of(node);
+      target.lists[resource][point.list].insert(std::move(entry));
+    }
   }
 }
 
 // ---- which goes first ---------------------------------------------------------------------------------------------
 
-Node* RestorePoints::spaced_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) const {
-  const Spaced::value_type* first = nullptr;
-  for (std::size_t group = 0; group < spaced_.size(); ++group) {
+Node* RestorePoints::least_worth(std::size_t resource, double below, const Frees& frees,
+                                 const Trie::Groups* may) const {
+  Node* found = nullptr;
+  for (std::size_t group = 0; group < kept_.size(); ++group) {
     if (may != nullptr && !(*may)(static_cast<Group>(group))) continue;
-    for (const auto& key : spaced_[group][resource]) {
-      if (first != nullptr && *first < key) break;
-      if (!frees(std::get<Node*>(key))) continue;
-      first = &key;
-      break;
+    const Kept& kept = kept_[group];
+    for (int list = 0; list < kHeld; ++list) {
+      const Oldest& oldest = kept.lists[resource][list];
+      const auto first =
+          std::find_if(oldest.begin(), oldest.end(), [&](const auto& key) { return frees(std::get<Node*>(key)); });
+      if (first == oldest.end()) continue;
+      Node* node = std::get<Node*>(*first);
+      const double worth = kept.worth.worth(sort_of(state_of(node).point()), std::get<0>(*first));
+      if (worth < below) below = worth, found = node;
     }
   }
-  return first == nullptr ? nullptr : std::get<Node*>(*first);
+  return found;
 }
 
-Node* RestorePoints::ordered_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) {
-  const int order = orders_.points(resource);
-  const auto may_go = [&](Node* node) { return frees(node); };
-  if (may == nullptr) return trie_.victim(order, may_go);
-  Node* first = nullptr;
-  for (std::size_t group = 0; group < spaced_.size(); ++group) {
-    if (!(*may)(static_cast<Group>(group)) || !trie_.has_group(static_cast<Group>(group))) continue;
-    Node* found = trie_.victim_of(static_cast<Group>(group), order, may_go);
-    if (found != nullptr && (first == nullptr || trie_.goes_before(order, found, first))) first = found;
-  }
-  return first;
-}
-
-Node* RestorePoints::victim(std::size_t resource, PointKind most, const Frees& frees, const Trie::Groups* may) {
-  Node* found = spaced_victim(resource, frees, may);
-  if (found != nullptr || most == PointKind::kSpaced) return found;
-  found = ordered_victim(resource, frees, may);
-  if (found != nullptr || most != PointKind::kUser) return found;
+Node* RestorePoints::oldest_user_that(std::size_t resource, const Frees& frees, const Trie::Groups* may) const {
   for (Node* node : users_) {
     if (may != nullptr && !(*may)(node->group())) continue;
-    const bool could_go = rank_of(state_of(node)) == Rank::kUser && takes(state_of(node).point(), resource);
-    if (could_go && frees(node)) return node;
+    const NodeState& state = state_of(node);
+    const bool could_go = state.point().exists() && state.point().on_device && state.pins() == 0;
+    if (could_go && takes(state.point(), resource) && frees(node)) return node;
   }
   return nullptr;
 }
 
-// ---- check --------------------------------------------------------------------------------------------------------
-
-bool RestorePoints::in_spaced(const Node* node, std::size_t resource) const {
-  return spaced_[node->group()][resource].contains(key_of(const_cast<Node*>(node)));
+Node* RestorePoints::victim(std::size_t resource, std::optional<double> below, const Frees& frees,
+                            const Trie::Groups* may) {
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  Node* found = least_worth(resource, below.value_or(kAny), frees, may);
+  return found != nullptr || below ? found : oldest_user_that(resource, frees, may);
 }
+
+// ---- check --------------------------------------------------------------------------------------------------------
 
 void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) const {
   const RestorePoint& point = state_of(node).point();
-  const Rank rank = rank_of(state_of(node));
+  const bool listed = point.exists() && point.on_device;
+  bool right = !point.exists() || point.list == list_of(state_of(node)) ||
+               (!point.on_device && point.since <= kept_[node->group()].worth.now());
   for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
-    const bool some = rank != Rank::kNone && takes(point, resource);
-    const bool spaced = some && rank == Rank::kSpaced, ordered = some && rank == Rank::kOrdered;
-    if (in_spaced(node, resource) == spaced && node->in_order(orders_.points(resource)) == ordered) continue;
-    findings.push_back(cat("node [", node->start(), ",", node->end(), ") of '", node->name_space(),
-                           "': its restore point is not in the order of resource ", resource, ", or in one too many"));
+    const auto& lists = kept_[node->group()].lists[resource];
+    for (int list = 0; list <= kHeld; ++list) {
+      const bool here = listed && takes(point, resource) && list == point.list;
+      right = right && lists[list].contains(key_of(node)) == here;
+    }
   }
+  if (right) return;
+  findings.push_back(cat("node [", node->start(), ",", node->end(), ") of '", node->name_space(),
+                         "': its restore point is not in the list of its sort, or in one too many"));
 }
 
 void RestorePoints::check(std::vector<std::string>& findings) const {
-  std::size_t counted = 0, marked = 0;
-  std::vector<std::size_t> spaced(orders_.resources());
+  std::size_t counted = 0, marked = 0, taking = 0, listed = 0;
   trie_.visit([&](Node& node) {
     if (node.is_root()) return;
     check_node(&node, findings);
-    counted += state_of(&node).point().exists();
+    const RestorePoint& point = state_of(&node).point();
+    counted += point.exists();
     marked += state_of(&node).user();
-    for (std::size_t resource = 0; resource < spaced.size(); ++resource) spaced[resource] += in_spaced(&node, resource);
+    for (std::size_t resource = 0; resource < orders_.resources(); ++resource)
+      taking += point.exists() && point.on_device && takes(point, resource);
   });
+  for (const Kept& kept : kept_)
+    for (const auto& lists : kept.lists)
+      for (const Oldest& each : lists) listed += each.size();
   const auto compare = [&](const char* what, std::size_t found, std::size_t kept) {
     if (found != kept) findings.push_back(cat(what, ": counted ", found, ", kept ", kept));
   };
   compare("restore points", counted, count_);
   compare("user points", marked, users_.size());
-  for (std::size_t resource = 0; resource < spaced.size(); ++resource) {
-    std::size_t kept = 0;
-    for (const std::vector<Spaced>& group : spaced_) kept += group[resource].size();
-    compare("spaced points", spaced[resource], kept);
-  }
+  compare("listed points", taking, listed);
 }
 
 }  // namespace kvtrie

@@ -17,37 +17,32 @@
 //     window                         [60 ===========|========= 90)     held once more: the nodes may let go of them
 //     state                                                    (90)    one slot
 //
-// Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). The points
-// that take some of a given one go in this order:
-//
-//     1  spaced points that nobody went back to, and ends that were superseded: the least of L + 2^n, where n is how
-//        often 2 divides the number of the point's place in its conversation, and L the greatest value of one that left
-//        before it was made. So their distance doubles with the distance from the end of the conversation, and
-//        conversations that are not used any more thin out. (Greedy-dual with the gap that a point would leave in the
-//        grid as its cost: Cao and Irani, USITS 1997.) A message's end (message_ends.h) is numbered among those of its
-//        prompt instead, an end that was superseded among the ends of its path.
-//     2  all others, in an order of the tree: under the cache's policy, by the uses of their nodes
-//     3  those a user asked for (`checkpoint`), the one marked longest ago first
+// Which goes first. A point on the device that nobody pins takes room of some resources (tree_orders.h). Of those that
+// take some of a given one, the one that is worth least goes first, as sessions have shown (point_worth.h). Of one sort
+// the oldest is worth least, so only that one of each is compared. Those a user asked for (`checkpoint`) go when there
+// is nothing else, the one marked longest ago first.
 //
 // An end is superseded when its conversation ends further on: the next prompt goes on from the new one, and only an
 // edit or another answer goes back to the old one. If a session does, it is an end again, until the next one; the
 // second time for good. One that the new end follows within kNear tokens stays what it is: it serves both prompts.
 //
-//     path      root ---- e1 ---- e2 ---- e3        e1 and e2 are superseded, and go before the last end of any other
-//                          `----- e4                 conversation. A session goes back to e1 and ends at e4: so is e1.
+//     path      root ---- e1 ---- e2 ---- e3        e1 and e2 are superseded: another sort. A session goes back to e1
+//                          `----- e4                 and ends at e4: so is e1.
 //
-// Each group of namespaces (trie/victim_order.h) has its own L and its own points, so that what goes of one does not
-// depend on the others.
+// Each group of namespaces (trie/victim_order.h) learns from its own sessions and has its own points, so that what goes
+// of one does not depend on the others.
 //
 // Marks of users are kept here, too, also where no cache needs a restore point: a mark locks its node.
 //
-// Cost: O(log n) for a change, O(1) for the first one; a search adds O(log n) for each one that it passes over, with
-// lru O(1). Threads: guarded by the prefix cache's mutex. Units: tokens.
+// Cost: O(log n) for a change; for the first one O(1) for each sort and one that it passes over. Threads: guarded by
+// the prefix cache's mutex. Units: tokens.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -56,6 +51,7 @@
 
 #include "tree/node_places.h"
 #include "tree/node_state.h"
+#include "tree/point_worth.h"
 #include "tree/tree_orders.h"
 #include "trie/trie.h"
 
@@ -69,17 +65,25 @@ class RestorePoints {
   // `every`: how far apart spaced points are. `trie` and `places` outlive this.
   RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every);
 
-  // In place of the one that is there, whose kind stays when it is wanted more. `worth`: of a spaced one, in gaps of
-  // the grid; 0: what its place on the grid says.
-  void put(Node* node, PointKind kind, std::vector<HeldState> held, double worth = 0);
+  // A session begins, in a namespace of this group.
+  void session_begins(Group group) noexcept { kept_[group].worth.session_begins(); }
+
+  // What a spaced one below `node` is worth at that length, in gaps (point_worth.h); `gap` and `behind` as of put().
+  double worth_of_new(const Node* node, std::int32_t length, double gap, std::int32_t behind) const;
+
+  // In place of the one that is there, whose kind stays when it is wanted more. `gap`: that it would leave if its
+  // neighbours were gone, 1, 2, 4 ..., in gaps of the grid; 0: what its place on the grid says. `behind`: tokens of its
+  // prompt behind it.
+  void put(Node* node, PointKind kind, std::vector<HeldState> held, double gap = 0, std::int32_t behind = 0);
   void put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies);
   void add_copies(Node* node, std::vector<BlobSlice> copies);
   void drop_copies(Node* node);
   // `keep_copies`: what it has outside stays.
   void come(Node* node, std::vector<HeldState> held, bool keep_copies);
-  void leave(Node* node);       // REQUIRES: it has copies, or has no bytes
-  bool remove(Node* node);      // wherever it is; whether there was one
-  void go_back_to(Node* node);  // a session does; nothing where there is none
+  void leave(Node* node);   // REQUIRES: it has copies, or has no bytes
+  bool remove(Node* node);  // wherever it is; whether there was one
+  // A session does, whose tokens are known up to `matched`; nothing where there is none.
+  void go_back_to(Node* node, std::int32_t matched) noexcept;
 
   void mark_user(Node* node);                                  // as the latest
   bool take_off_user(Node* node);                              // whether it was marked
@@ -89,12 +93,13 @@ class RestorePoints {
     return {users_.begin(), users_.end()};
   }
 
-  void settle(Node* node);  // after its pins changed, by Leases (leases.h)
+  void settle(Node* node) noexcept;  // after its pins changed, by Leases (leases.h)
 
-  // The first of kinds up to `most` that takes room of `resource`, and for which `frees` says yes; null when there is
-  // none. `frees` may pass over all but few: the cost is above.
-  // `may` (null: all): groups of namespaces whose points may go. Of several the first by value, or by the policy.
-  Node* victim(std::size_t resource, PointKind most, const Frees& frees, const Trie::Groups* may = nullptr);
+  // The first that takes room of `resource`, is worth less than `below`, and for which `frees` says yes; with no
+  // `below` one that a user marked, too. Null when there is none. `frees` may pass over all but few: the cost is above.
+  // `may` (null: all): groups of namespaces whose points may go.
+  Node* victim(std::size_t resource, std::optional<double> below, const Frees& frees,
+               const Trie::Groups* may = nullptr);
 
   // The nodes of a namespace change their group next (Trie::set_group): reserve_groups throws, move_group does not.
   void reserve_groups(std::size_t count);
@@ -105,36 +110,40 @@ class RestorePoints {
   void check(std::vector<std::string>& findings) const;
 
  private:
-  enum class Rank : std::uint8_t { kNone, kSpaced, kOrdered, kUser };
-  using Spaced = std::set<std::tuple<double, std::uint64_t, Node*>>;  // value, number, node
+  using Oldest = std::set<std::tuple<std::uint64_t, std::uint64_t, Node*>>;  // since, number, node
+  // Of one group. The points of each resource by sort; behind those of all sorts the ones that are pinned or marked.
+  struct Kept {
+    PointWorth worth;
+    std::vector<std::array<Oldest, PointSort::kCount + 1>> lists;
+  };
+  static constexpr int kHeld = PointSort::kCount;
 
   static RestorePoint& point_of(Node* node) { return state_of(node).point_; }
-  static Rank rank_of(const NodeState& state) noexcept;
+  static Oldest::value_type key_of(Node* node);
+  static PointSort sort_of(const RestorePoint& point) noexcept;
+  static int list_of(const NodeState& state) noexcept;
   bool takes(const RestorePoint& point, std::size_t resource) const noexcept;
-  static Spaced::value_type key_of(Node* node);
-  bool in_spaced(const Node* node, std::size_t resource) const;
-  double gap_of(const Node* node) const noexcept;
+  PointWorth& worth_for(const Node* node) noexcept { return kept_[node->group()].worth; }
+  double tail_of(std::int32_t behind) const noexcept;
+  double saved_by(const Node* node, std::int32_t matched) const noexcept;
   static Node* end_above(const Node* node) noexcept;
-  static std::uint32_t ordinal_behind(const Node* end) noexcept;  // of the next end; null: of the first
-  void supersede(Node* node);
+  void supersede(Node* node) noexcept;
   void supersede_above(const Node* node, Node* end) noexcept;  // `end` and those above
-  void take_out(Node* node);
-  void take_out_of_spaced(Node* node);
+  void enter(Node* node);
+  void take_out(Node* node) noexcept;
+  void move(Node* node, int list, std::uint64_t since) noexcept;
   void release(Node* node);
-  Node* spaced_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) const;
-  Node* ordered_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may);
-  double& floor_of(const Node* node) noexcept { return floors_[node->group()]; }
-  Spaced& spaced_of(const Node* node, std::size_t resource) { return spaced_[node->group()][resource]; }
+  Node* least_worth(std::size_t resource, double below, const Frees& frees, const Trie::Groups* may) const;
+  Node* oldest_user_that(std::size_t resource, const Frees& frees, const Trie::Groups* may) const;
   void check_node(Node* node, std::vector<std::string>& findings) const;
 
   Trie& trie_;
   NodePlaces& places_;
   TreeOrders orders_;
   std::int64_t every_;
-  std::vector<std::vector<Spaced>> spaced_;  // of each group and resource
-  std::list<Node*> users_;                   // each locked once; oldest first
-  std::vector<double> floors_{0};            // L, of each group
-  std::uint64_t made_ = 0;                   // numbers the points
+  std::vector<Kept> kept_;  // of each group
+  std::list<Node*> users_;  // each locked once; oldest first
+  std::uint64_t made_ = 0;  // numbers the points
   std::size_t count_ = 0;
 };
 

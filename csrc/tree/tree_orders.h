@@ -5,7 +5,6 @@
 //     kHostOrder                      nodes with bytes in memory                                  leaf first
 //     kDiskOrder                      nodes with bytes in files (only with a disk tier)           leaf first
 //     cells(0), cells(1) ...          nodes with cells of the first, second ... windowed cache    flat
-//     points(0), points(1) ...        nodes with a restore point that takes some of a resource    at end
 //
 // A *resource* is what a restore point may take room of on the device: the pool of one windowed or recurrent cache.
 //
@@ -29,11 +28,7 @@ struct TreeOrders {
   std::vector<std::size_t> of_points = {};  // those, then the others that restore points hold state of
 
   int tiers() const noexcept { return disk ? 3 : 2; }
-  std::vector<OrderShape> others() const {
-    std::vector<OrderShape> shapes(windowed.size(), OrderShape::kFlat);
-    shapes.insert(shapes.end(), resources(), OrderShape::kAtEnd);
-    return shapes;
-  }
+  std::vector<OrderShape> others() const { return std::vector<OrderShape>(windowed.size(), OrderShape::kFlat); }
   std::size_t resources() const noexcept { return of_points.size(); }
   // The place of a cache in `of_points`, which is its resource; of a windowed one its place in `windowed`, too.
   // REQUIRES: restore points hold state of it.
@@ -43,7 +38,6 @@ struct TreeOrders {
     return place;
   }
   int cells(std::size_t place) const noexcept { return tiers() + static_cast<int>(place); }
-  int points(std::size_t resource) const noexcept { return tiers() + static_cast<int>(windowed.size() + resource); }
 };
 
 }  // namespace kvtrie

@@ -154,10 +154,10 @@ struct DeviceTreeWorld : TreeWalks {
   }
 
   // Units of one cache that can be had now by a claim of namespaces without a quota.
-  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
+  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, double below) {
     Claim claim{0, caches.no_needs()};
     claim.needs[number] = count;
-    return device_budget.try_free_slots(number, {&claim, 1}, most).front();
+    return device_budget.try_free_slots(number, {&claim, 1}, below).front();
   }
 
   // --- bytes

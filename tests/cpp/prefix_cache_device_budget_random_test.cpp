@@ -184,16 +184,15 @@ class RoomDriver final : public DeviceTreeDriver {
     if (world_.caches.states.empty()) return;
     const std::size_t cache = world_.caches.attention.size() + random_() % world_.caches.states.size();
     const std::uint32_t count = up_to(world_.caches.all[cache]->limit());
-    const auto most = static_cast<PointKind>(1 + random_() % 4);
+    constexpr double kBelow[] = {0.01, 0.3, std::numeric_limits<double>::infinity()};
+    const double below = kBelow[random_() % 3];
     const std::size_t users = count_of_user_points();
-    const std::uint32_t got = world_.try_free_slots(cache, count, most);
+    const std::uint32_t got = world_.try_free_slots(cache, count, below);
     ASSERT_EQ(got, std::min(count, world_.caches.all[cache]->free_units()));
-    if (most != PointKind::kUser) {
-      ASSERT_EQ(count_of_user_points(), users);
-    }
+    ASSERT_EQ(count_of_user_points(), users);
     if (got >= count) return;
     const std::size_t resource = world_.orders.place_of(cache);
-    const Node* more = world_.points.victim(resource, most, [&](const Node* node) {
+    const Node* more = world_.points.victim(resource, below, [&](const Node* node) {
       return world_.caches.all[cache]->freed_by(state_of(node).point().held[cache]) > 0;
     });
     ASSERT_EQ(more, nullptr) << "another one could have gone";

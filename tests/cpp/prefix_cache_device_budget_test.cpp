@@ -12,6 +12,7 @@ namespace kvtrie {
 namespace {
 
 constexpr std::size_t kRoomFull = 0, kRoomWindow = 1, kRoomState = 2;  // caches
+constexpr double kAny = std::numeric_limits<double>::infinity();
 
 class RoomTest : public ::testing::Test, public DeviceTreeWorld {
  protected:
@@ -161,7 +162,7 @@ TEST_F(RoomTest, PointsGoBeforeLeavesThatWouldTakeTheirPointsAlong) {
   put_point(leaf, PointKind::kEnd);
   put_point(young, PointKind::kSpaced);
   device_budget.make_room(needs(24, 0, 1));
-  EXPECT_FALSE(has_point_there(young)) << "spaced points go first, and the leaf's own would have done";
+  EXPECT_FALSE(has_point_there(young)) << "it is worth less, and the leaf's own would have done";
   EXPECT_TRUE(!is_there(leaf) && is_there(young));
 }
 
@@ -277,7 +278,6 @@ TEST_F(RoomTest, WhatAPageInBuildsOnIsKeptUntilItIsDone) {
   Node* other = add(8);
   put_point(kept);
   put_point(other);
-  trie.touch(other);  // so `kept` would go first
   InUse in_use{kept, std::vector<std::vector<SpanList>>(caches.attention.size())};
   in_use.windows[kRoomWindow].push_back(state_of(other).held[kRoomWindow].cells.front().share(0, 2));
   device_budget.keep(std::move(in_use));
@@ -285,26 +285,27 @@ TEST_F(RoomTest, WhatAPageInBuildsOnIsKeptUntilItIsDone) {
   EXPECT_EQ(refusal(needs(0, 32 - 4)).freeable, 16u - 3 - 2);
   device_budget.make_room(needs(0, 32 - 5, 1));
   EXPECT_TRUE(has_point_there(kept) && !has_point_there(other));
-  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 1u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, kAny), 1u);
   device_budget.keep_nothing();
-  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 2u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, kAny), 2u);
   device_budget.make_room(needs(0, 32));
 }
 
 // ---- asked --------------------------------------------------------------------------------------------------------
 
-TEST_F(RoomTest, SlotsAreFreedForPointsOfSmallerKindsOnly) {
+TEST_F(RoomTest, SlotsAreFreedByPointsThatAreWorthLess) {
   Node* spaced = add(8);
   Node* end = add(8);
   put_point(spaced, PointKind::kSpaced);
   put_point(end, PointKind::kBranch);
-  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kSpaced), 1u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, 0.01), 0u);
+  EXPECT_EQ(try_free_slots(kRoomState, 2, 0.9), 1u);
   EXPECT_TRUE(!has_point_there(spaced) && has_point_there(end));
-  EXPECT_EQ(try_free_slots(kRoomState, 1, PointKind::kUser), 1u) << "that is free already";
+  EXPECT_EQ(try_free_slots(kRoomState, 1, kAny), 1u) << "that is free already";
   EXPECT_TRUE(has_point_there(end));
   const Leases::Hold hold = leases.hold(end);
   const HeldState standing = state_of(end).point().held[kRoomState].share();
-  EXPECT_EQ(try_free_slots(kRoomState, 2, PointKind::kUser), 1u) << "a session stands on it: it frees nothing";
+  EXPECT_EQ(try_free_slots(kRoomState, 2, kAny), 1u) << "a session stands on it: it frees nothing";
   EXPECT_TRUE(has_point_there(end));
   EXPECT_EQ(refusal(needs(0, 0, 2)).freeable, 0u);
   leases.let_go(hold);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -31,20 +33,23 @@ struct PointTwin {
   PointKind kind = PointKind::kNone;
   bool on_device = false, superseded = false, has_window = false;
   std::uint32_t returns = 0;
-  std::uint64_t ordinal = 0;
   std::optional<std::uint64_t> marked;  // when a user did
   std::uint32_t pins = 0;
-  double worth = 0, value = 0;
-  std::uint64_t number = 0, age = 0;
+  double gap = 0, tail = 0;
+  std::uint64_t number = 0, since = 0;
 
   bool takes(std::size_t resource) const { return resource == kSlots || has_window; }
   bool could_go() const { return kind != PointKind::kNone && on_device && pins == 0; }
-  bool spaced() const { return could_go() && !marked && ((kind == PointKind::kSpaced && returns == 0) || superseded); }
+  PointSort sort() const {
+    return kind == PointKind::kSpaced ? PointSort::spaced(gap, tail, returns > 0)
+                                      : PointSort::end(superseded, returns > 0);
+  }
 };
 
 class PointDriver {
  public:
-  std::uint64_t superseded = 0;  // ends
+  static constexpr double kAny = std::numeric_limits<double>::infinity();
+  std::uint64_t superseded = 0, saved = 0;  // ends; returns
 
   PointDriver() {
     Node* node = trie_.root("n");
@@ -53,7 +58,7 @@ class PointDriver {
 
   void step() {
     Node* node = std::next(twins_.begin(), static_cast<std::ptrdiff_t>(random_() % twins_.size()))->first;
-    switch (random_() % 9) {
+    switch (random_() % 10) {
       case 0:
       case 1:
       case 2:
@@ -68,8 +73,11 @@ class PointDriver {
         return mark(node);
       case 7:
         return pin(node);
+      case 8:
+        return trie_.touch(node);
       default:
-        return touch(node);
+        worth_.session_begins();
+        return points_.session_begins(0);
     }
   }
 
@@ -81,8 +89,8 @@ class PointDriver {
     const std::uint64_t share = random_() % 3;
     const auto frees = [&](const Node* node) { return static_cast<std::uint64_t>(node->end()) % 3 >= share; };
     for (const std::size_t resource : {kWindow, kSlots}) {
-      for (const PointKind most : {PointKind::kSpaced, PointKind::kBranch, PointKind::kUser}) {
-        ASSERT_EQ(points_.victim(resource, most, frees), expected(resource, most, frees)) << "resource " << resource;
+      for (const std::optional<double> below : {std::optional(0.05), std::optional(kAny), std::optional<double>()}) {
+        ASSERT_EQ(points_.victim(resource, below, frees), expected(resource, below, frees)) << "resource " << resource;
       }
     }
   }
@@ -97,29 +105,26 @@ class PointDriver {
   }
 
   // Of those that take some of the resource, by the words of restore_points.h.
-  Node* expected(std::size_t resource, PointKind most, const RestorePoints::Frees& frees) const {
-    Node* found = nullptr;
-    std::tuple<int, double, std::uint64_t> least;
+  Node* expected(std::size_t resource, std::optional<double> below, const RestorePoints::Frees& frees) const {
+    std::tuple<double, int, std::uint64_t, std::uint64_t, Node*> least{below.value_or(kAny), -1, 0, 0, nullptr};
+    Node* marked = nullptr;
     for (const auto& [node, twin] : twins_) {
       if (!twin.could_go() || !twin.takes(resource) || !frees(node)) continue;
-      const int rank = twin.spaced() ? 0 : twin.marked ? 2 : 1;
-      if (rank > (most == PointKind::kSpaced ? 0 : most == PointKind::kUser ? 2 : 1)) continue;
-      const std::uint64_t when = rank == 0 ? twin.number : rank == 1 ? twin.age : *twin.marked;
-      const std::tuple key(rank, rank == 0 ? twin.value : 0, when);
-      if (found == nullptr || key < least) found = node, least = key;
+      if (twin.marked) {
+        if (marked == nullptr || *twin.marked < *twins_.at(marked).marked) marked = node;
+        continue;
+      }
+      const int sort = twin.sort().number();
+      // Only the oldest of a sort is compared.
+      const bool older = std::any_of(twins_.begin(), twins_.end(), [&, &twin = twin](const auto& other) {
+        const PointTwin& each = other.second;
+        return each.could_go() && !each.marked && each.takes(resource) && each.sort().number() == sort &&
+               frees(other.first) && std::pair(each.since, each.number) < std::pair(twin.since, twin.number);
+      });
+      if (!older) least = std::min(least, {worth_.worth(twin.sort(), twin.since), sort, twin.since, twin.number, node});
     }
-    return found;
-  }
-
-  // One that leaves as the first of its resource raises what later ones are worth.
-  void leaves(Node* node) {
-    const PointTwin& leaving = twins_[node];
-    if (!leaving.spaced()) return;
-    for (const std::size_t resource : {kWindow, kSlots}) {
-      if (!leaving.takes(resource)) continue;
-      const Node* first = expected(resource, PointKind::kSpaced, [](const Node*) { return true; });
-      if (first == node) floor_ = std::max(floor_, leaving.value);
-    }
+    Node* const found = std::get<Node*>(least);
+    return found != nullptr || below ? found : marked;
   }
 
   std::vector<HeldState> held(Node* node, bool some_cells) {
@@ -132,12 +137,6 @@ class PointDriver {
     return held;
   }
 
-  void give_value(const Node* node, PointTwin& twin) const {
-    std::int64_t number = std::max<std::int64_t>(node->end() / kEvery, 1);
-    if (twin.superseded) number = static_cast<std::int64_t>(twin.ordinal);
-    twin.value = floor_ + (twin.worth > 0 ? twin.worth : static_cast<double>(number & -number));
-  }
-
   // Ends above it, the nearest first.
   std::vector<Node*> ends_above(const Node* node) {
     std::vector<Node*> found;
@@ -146,35 +145,38 @@ class PointDriver {
     return found;
   }
 
-  void arrive(Node* node, PointTwin& twin) {
-    twin.on_device = true;
-    twin.has_window = random_() % 2 == 0;
-    give_value(node, twin);
-    twin.age = ++clock_;
-  }
-
   void put(Node* node) {
     constexpr PointKind kKinds[] = {PointKind::kSpaced, PointKind::kSpaced, PointKind::kEnd, PointKind::kBranch};
     PointTwin& twin = twins_[node];
-    leaves(node);
     const PointKind before = twin.kind;
+    if (before != PointKind::kNone) worth_.count(twin.sort(), twin.since);
     twin.kind = std::max(twin.kind, kKinds[random_() % 4]);
+    twin.on_device = true;
+    twin.has_window = random_() % 2 == 0;
     twin.superseded = false;
     twin.returns = 0;
     twin.number = ++made_;
-    const double worth = random_() % 2 == 0 ? MessageEnds::worth(random_() % 12) : 0;
-    twin.worth = twin.kind == PointKind::kSpaced ? worth : 0;
-    const std::vector<Node*> above = ends_above(node);
-    twin.ordinal = above.empty() ? 1 : 1 + twins_[above.front()].ordinal;
-    arrive(node, twin);
-    points_.put(node, twin.kind, held(node, twin.has_window), worth);
+    twin.since = worth_.now();
+    const double gap = random_() % 2 == 0 ? MessageEnds::gap(random_() % 40) : 0;
+    const auto behind = static_cast<std::int32_t>(random_() % 500);
+    twin.gap = gap > 0 ? gap : gap_on_grid(node);
+    twin.tail = static_cast<double>(behind) / static_cast<double>(kEvery);
+    points_.put(node, twin.kind, held(node, twin.has_window), gap, behind);
     if (twin.kind != PointKind::kEnd || before == PointKind::kEnd) return;
-    for (std::size_t i = 0; i < above.size() && !twins_[above[i]].superseded; ++i) {
-      if (twins_[above[i]].returns > 1 || node->end() - above[i]->end() < RestorePoints::kNear) continue;
+    for (Node* above : ends_above(node)) {
+      PointTwin& end = twins_[above];
+      if (end.superseded) break;
+      if (end.returns > 1 || node->end() - above->end() < RestorePoints::kNear) continue;
       ++superseded;
-      twins_[above[i]].superseded = true;
-      give_value(above[i], twins_[above[i]]);
+      worth_.count(end.sort(), end.since);
+      end.superseded = true;
+      end.since = worth_.now();
     }
+  }
+
+  static double gap_on_grid(const Node* node) {
+    const std::int64_t number = std::max<std::int64_t>(node->end() / kEvery, 1);
+    return static_cast<double>(number & -number);
   }
 
   void move(Node* node) {
@@ -182,40 +184,42 @@ class PointDriver {
     if (twin.kind == PointKind::kNone) {
       twin.kind = PointKind::kEnd;
       twin.number = ++made_;
-      const std::vector<Node*> above = ends_above(node);
-      twin.ordinal = above.empty() ? 1 : 1 + twins_[above.front()].ordinal;
-      twin.worth = 0;
-      twin.superseded = false;
+      twin.since = worth_.now();
       return points_.put_outside(node, PointKind::kEnd, some_copies());
     }
-    if (!twin.on_device) {
-      arrive(node, twin);
-      return points_.come(node, held(node, twin.has_window), false);
-    }
-    leaves(node);
-    twin.on_device = false;
-    points_.leave(node);
+    twin.on_device = !twin.on_device;
+    if (!twin.on_device) return points_.leave(node);
+    twin.has_window = random_() % 2 == 0;
+    points_.come(node, held(node, twin.has_window), false);
   }
 
   void remove(Node* node) {
-    leaves(node);
     PointTwin& twin = twins_[node];
     EXPECT_EQ(points_.remove(node), twin.kind != PointKind::kNone);
+    if (twin.kind != PointKind::kNone) worth_.count(twin.sort(), twin.since);
     PointTwin left;
     left.marked = twin.marked;
     left.pins = twin.pins;
     twin = left;
   }
 
+  // One that only stands in for what is further down saves nothing.
   void go_back_to(Node* node) {
     PointTwin& twin = twins_[node];
-    if (twin.spaced()) {
-      leaves(node);
-      twin.age = ++clock_;
-    }
-    if (twin.kind != PointKind::kNone) ++twin.returns;
+    const auto further = static_cast<std::int32_t>(random_() % (2 * RestorePoints::kNear));
+    points_.go_back_to(node, node->end() + further);
+    if (twin.kind == PointKind::kNone) return;
+    const Node* above = node->parent();
+    while (!above->is_root() && twins_[const_cast<Node*>(above)].kind == PointKind::kNone) above = above->parent();
+    const std::int32_t distance = node->end() - (above->is_root() ? 0 : above->end());
+    const double reach =
+        twin.kind == PointKind::kSpaced ? twin.gap * static_cast<double>(kEvery) : RestorePoints::kNear;
+    saved += further <= reach;
+    worth_.count_return(twin.sort(), twin.since,
+                        further <= reach ? static_cast<double>(distance) / static_cast<double>(kEvery) : 0);
+    ++twin.returns;
     twin.superseded = false;
-    points_.go_back_to(node);
+    twin.since = worth_.now();
   }
 
   void mark(Node* node) {
@@ -225,7 +229,6 @@ class PointDriver {
       points_.mark_user(node);
     } else {
       EXPECT_EQ(points_.take_off_user(node), twin.marked.has_value());
-      if (twin.marked) twin.age = ++clock_;
       twin.marked.reset();
     }
   }
@@ -235,16 +238,7 @@ class PointDriver {
     const bool more = twin.pins == 0 || random_() % 2 == 0;
     twin.pins += more ? 1u : -1u;
     if (more) return leases_.pin(node);
-    if (twin.pins == 0) twin.age = ++clock_;
     ASSERT_TRUE(leases_.unpin(node));
-    for (Node* each = node; !each->is_root(); each = each->parent()) {
-      if (each->locks() == 0) twins_[each].age = ++clock_;  // the last unlock is a use
-    }
-  }
-
-  void touch(Node* node) {
-    twins_[node].age = ++clock_;
-    trie_.touch(node);
   }
 
   std::mt19937_64 random_{kPointSeed};
@@ -257,7 +251,7 @@ class PointDriver {
   std::map<Node*, PointTwin> twins_;
   Token next_token_ = 0;
   std::uint64_t clock_ = 0, made_ = 0;
-  double floor_ = 0;
+  PointWorth worth_;
 };
 
 TEST(RestorePoints, AgreeWithATwinAfterEveryStep) {
@@ -268,9 +262,11 @@ TEST(RestorePoints, AgreeWithATwinAfterEveryStep) {
     if (::testing::Test::HasFatalFailure()) FAIL() << "seed " << kPointSeed << ", step " << i;
   }
   EXPECT_GT(driver.superseded, 100u);
+  EXPECT_GT(driver.saved, 100u);
 }
 
-// One conversation with 16 slots: what is left after each length, from its end.
+// One conversation with few slots that goes on by one spaced point in every session: what is left, by the distance from
+// its end.
 std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
   const TreeOrders orders{false, {}, {0}};
   const auto slots = StatePool::create(room);
@@ -280,7 +276,8 @@ std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
   Node* node = trie.root("n");
   std::vector<Node*> nodes;
   for (int i = 0; i < made; ++i) {
-    if (points.count() == room) points.remove(points.victim(0, PointKind::kUser, [](const Node*) { return true; }));
+    points.session_begins(0);
+    if (points.count() == room) points.remove(points.victim(0, {}, [](const Node*) { return true; }));
     node = trie.add_child(node, Tokens{i}, std::make_unique<NodeState>(node->end(), node->end() + 1, 0));
     places.add(node, NodePlaces::Place::kDevice);
     SlotRef slot;
@@ -298,13 +295,14 @@ std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
 }
 
 TEST(RestorePoints, SpacedOnesThinOutWithTheDistanceFromTheEnd) {
-  EXPECT_EQ(kept_of(1000, 16),
-            (std::vector<std::int32_t>{0, 1, 2, 3, 4, 8, 16, 24, 40, 72, 104, 168, 232, 360, 488, 744}));
-  for (const int made : {100, 777, 5000}) {
+  for (const int made : {100, 777, 1000, 5000}) {
     const std::vector<std::int32_t> kept = kept_of(made, 16);
     EXPECT_EQ(kept.size(), 16u);
-    for (std::size_t i = 4; i + 1 < kept.size(); ++i) {
-      EXPECT_LE(kept[i + 1] - kept[i], 2 * kept[i] + 16) << "after " << made << ", " << kept[i] << " from the end";
+    std::string all;
+    for (const std::int32_t each : kept) all += " " + std::to_string(each);
+    EXPECT_LE(kept.front(), 1);
+    for (std::size_t i = 0; i + 1 < kept.size(); ++i) {
+      EXPECT_LE(kept[i + 1] - kept[i], 4 * kept[i] + 16) << "after " << made << ":" << all;
     }
   }
 }
