@@ -10,7 +10,6 @@ namespace kvtrie {
 //     shape       a member may be the victim                         cut in two               joined with its child
 //     leaf first  when no lock and no member or lock is below it     both halves are members  both are, or neither
 //     flat        at any time, locked or not, unless it is parked    both halves are members  any may be, or none
-//     at end      the same; what the member has lies at its end      the lower half is        the child may be alone
-enum class OrderShape : std::uint8_t { kLeafFirst, kFlat, kAtEnd };
+enum class OrderShape : std::uint8_t { kLeafFirst, kFlat };
 
 }  // namespace kvtrie

@@ -25,10 +25,6 @@ double cost_of(const Node* node) noexcept {
 OrderState& RankedOrder::state(Node* node) const noexcept { return node->state(index_); }
 RankPlace& RankedOrder::place(Node* node) const noexcept { return node->rank(index_); }
 
-std::uint64_t RankedOrder::tokens_of(const Node* node) const noexcept {
-  return shape_ == OrderShape::kAtEnd ? 1 : node->tokens().size();
-}
-
 State RankedOrder::state_in(const Node* node) const noexcept {
   const OrderState own = node->state(index_);
   if (!leaf_first()) return own.state == State::kParked ? State::kParked : State::kListed;
@@ -108,14 +104,14 @@ void RankedOrder::protect(Node* node) noexcept {
   OrderState& own = state(node);
   if (policy_ != VictimPolicy::kSlru || own.segment == Segment::kProtected) return;
   own.segment = Segment::kProtected;
-  protected_tokens_ += tokens_of(node);
+  protected_tokens_ += node->tokens().size();
 }
 
 void RankedOrder::demote_oldest() noexcept {
   Node* oldest = protected_.top();
   take_out(oldest);
   state(oldest).segment = Segment::kProbation;
-  protected_tokens_ -= tokens_of(oldest);
+  protected_tokens_ -= oldest->tokens().size();
   place(oldest).age = ++*now_;
   put_in(oldest);
 }
@@ -128,7 +124,7 @@ void RankedOrder::join(Node* node) noexcept {
   own.segment = Segment::kProbation;
   own.since_join = node->locks() > 0 ? 1 : 0;
   ++members_;
-  tokens_ += tokens_of(node);
+  tokens_ += node->tokens().size();
   if (before > 0) protect(node);
   renew(node);
   just_joined_ = node;
@@ -142,8 +138,8 @@ void RankedOrder::leave(Node* node) noexcept {
   const bool held_parent = leaf_first() && own.state != State::kLocked;
   ghosts_.remember(node->path_hash(), place(node).uses);
   take_out(node);
-  if (own.segment == Segment::kProtected) protected_tokens_ -= tokens_of(node);
-  tokens_ -= tokens_of(node);
+  if (own.segment == Segment::kProtected) protected_tokens_ -= node->tokens().size();
+  tokens_ -= node->tokens().size();
   own.state = State::kOut;
   --members_;
   if (node == just_joined_) just_joined_ = nullptr;
@@ -184,7 +180,6 @@ void RankedOrder::unlock(Node* node) noexcept {
 }
 
 void RankedOrder::split(Node* upper, Node* lower) noexcept {
-  if (shape_ == OrderShape::kAtEnd) return;
   const OrderState below = state(lower);
   OrderState& above = state(upper);
   const bool member = below.state != State::kOut;
@@ -206,7 +201,7 @@ void RankedOrder::join_parked(Node* child) noexcept {
   state(child) = {};
   state(child).state = State::kParked;
   ++members_;
-  tokens_ += tokens_of(child);
+  tokens_ += child->tokens().size();
   put_in(child);
 }
 
@@ -222,15 +217,15 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
   OrderState& below = state(child);
   if (own.state == State::kOut) {
     if (leaf_first() && child->locks() > 0) hold(node->parent());
-    if (!leaf_first()) extend(child, tokens_of(node) - tokens_of(child));
+    if (!leaf_first()) extend(child, node->tokens().size() - child->tokens().size());
     return;
   }
   if (below.state == State::kOut) join_parked(child);
   take_out(node);
   take_out(child);
-  const std::uint64_t upper_length = tokens_of(node) - tokens_of(child);
+  const std::uint64_t upper_length = node->tokens().size() - child->tokens().size();
   if (own.segment < below.segment) protected_tokens_ += upper_length;
-  if (own.segment > below.segment) protected_tokens_ += tokens_of(child);
+  if (own.segment > below.segment) protected_tokens_ += child->tokens().size();
   const RankPlace& upper = place(node);
   RankPlace& joined = place(child);
   joined.uses = std::max(joined.uses, upper.uses);
@@ -246,7 +241,7 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
 
 void RankedOrder::extend(Node* leaf, std::size_t more) noexcept {
   const OrderState own = state(leaf);
-  if (own.state == State::kOut || shape_ == OrderShape::kAtEnd) return;
+  if (own.state == State::kOut) return;
   tokens_ += more;
   if (own.segment == Segment::kProtected) protected_tokens_ += more;
 }
@@ -324,7 +319,7 @@ void RankedOrder::hand_over(std::span<Node* const> members, RankedOrder& to) noe
   if (to.members_ == 0) to.floor_ = floor_;
   just_joined_ = to.just_joined_ = nullptr;
   for (Node* node : members) {
-    const std::uint64_t tokens = tokens_of(node);
+    const std::uint64_t tokens = node->tokens().size();
     const bool guarded = state(node).segment == Segment::kProtected;
     take_out(node);
     --members_, tokens_ -= tokens, protected_tokens_ -= guarded ? tokens : 0;

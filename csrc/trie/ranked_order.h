@@ -92,7 +92,6 @@ class RankedOrder {
   static constexpr std::uint64_t kShares = 5;
 
   bool leaf_first() const noexcept { return shape_ == OrderShape::kLeafFirst; }
-  std::uint64_t tokens_of(const Node* node) const noexcept;
   OrderState& state(Node* node) const noexcept;
   RankPlace& place(Node* node) const noexcept;
   OrderState::State state_in(const Node* node) const noexcept;

@@ -135,7 +135,6 @@ void RecencyOrder::unlock(Node* node, std::uint64_t now) noexcept {
 }
 
 void RecencyOrder::split(Node* upper, Node* lower) noexcept {
-  if (shape_ == OrderShape::kAtEnd) return;
   const State below = state(lower).state;
   const bool member = below != State::kOut;
   if (leaf_first()) state(upper).holders = member || lower->locks_ > 0 ? 1 : 0;

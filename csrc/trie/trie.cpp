@@ -161,10 +161,6 @@ bool Trie::can_join(const Node* node) const {
   const Orders& all = orders_in(node->group());
   for (int order = 0; order < orders(); ++order) {
     const VictimOrder& kept = all[static_cast<std::size_t>(order)];
-    if (kept.shape() == OrderShape::kAtEnd) {
-      if (node->in_order(order)) return false;  // what it has lies at an end that would be gone
-      continue;
-    }
     const bool alike = kept.shape() == OrderShape::kFlat || node->in_order(order) == child->in_order(order);
     if (!alike || !kept.same_uses(node, child)) return false;
   }

@@ -131,7 +131,7 @@ class TrieCheck {
     expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
     const bool guarded = own.segment == OrderState::Segment::kProtected;
     Ranked& counted = ranked_[node.group()][static_cast<std::size_t>(order)];
-    const std::uint64_t tokens = ranked.shape_ == OrderShape::kAtEnd ? 1 : node.tokens().size();
+    const std::uint64_t tokens = node.tokens().size();
     counted.tokens += tokens;
     counted.protected_tokens += guarded ? tokens : 0;
     counted.protected_members += guarded ? 1 : 0;

@@ -13,8 +13,8 @@ namespace {
 using testing::expect_sound;
 using testing::TextPayload;
 
-constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kAtEnd};
-constexpr int kGroupLeaves = 0, kGroupCells = 1, kGroupPoints = 2;
+constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kFlat};
+constexpr int kGroupLeaves = 0, kGroupCells = 1, kGroupOthers = 2;
 
 // One namespace of a trie: the same words drive it wherever it is.
 class Garden {
@@ -31,7 +31,7 @@ class Garden {
     auto payload = std::make_unique<TextPayload>(rest, node->end());
     payload->cost = cost;
     Node* leaf = trie_.add_child(node, testing::text(rest), std::move(payload));
-    for (const int order : {kGroupLeaves, kGroupCells, kGroupPoints}) trie_.join_order(order, leaf);
+    for (const int order : {kGroupLeaves, kGroupCells, kGroupOthers}) trie_.join_order(order, leaf);
   }
   Node* at(const std::string& word) {
     const Match known = trie_.match(name_, testing::text(word));
@@ -101,7 +101,7 @@ TEST_P(TrieGroups, VictimsAreThoseOfATrieOfItsOwn) {
           }
         }
       }
-      for (const int order : {kGroupLeaves, kGroupCells, kGroupPoints}) {
+      for (const int order : {kGroupLeaves, kGroupCells, kGroupOthers}) {
         Node* here = together.victim_of(static_cast<Group>(g), order);
         Node* there = apart[g]->victim_of(0, order);
         ASSERT_EQ(Garden::path(here), Garden::path(there))

@@ -13,10 +13,10 @@ using testing::kind_of_error;
 using testing::letters;
 using testing::text;
 
-constexpr OrderShape kShapes[] = {OrderShape::kFlat, OrderShape::kAtEnd};
-constexpr int kCells = 1, kPoints = 2;  // orders
+constexpr OrderShape kShapes[] = {OrderShape::kFlat};
+constexpr int kCells = 1;  // an order
 
-// One path a-b-c, all members of the flat order; b and c have something at their ends.
+// One path a-b-c, all members of the flat order.
 class OrderShapes : public ::testing::TestWithParam<VictimPolicy> {
  protected:
   OrderShapes() : trie(1, GetParam(), kShapes) {
@@ -24,7 +24,6 @@ class OrderShapes : public ::testing::TestWithParam<VictimPolicy> {
     b = add(a, "bb");
     c = add(b, "cc");
     for (Node* node : {a, b, c}) trie.join_order(kCells, node);
-    for (Node* node : {b, c}) trie.join_order(kPoints, node);
   }
 
   Node* add(Node* parent, std::string_view edge) {
@@ -40,7 +39,6 @@ class OrderShapes : public ::testing::TestWithParam<VictimPolicy> {
 TEST_P(OrderShapes, InnerAndLockedMembersMayGo) {
   trie.lock(c);
   EXPECT_EQ(first(kCells), a);
-  EXPECT_EQ(first(kPoints), b);
   trie.leave_order(kCells, a);
   EXPECT_EQ(first(kCells), b);
   trie.leave_order(kCells, b);
@@ -55,7 +53,6 @@ TEST_P(OrderShapes, AUseMakesTheLatest) {
   trie.lock(b);
   trie.unlock(b);
   EXPECT_EQ(first(kCells), c);
-  EXPECT_EQ(first(kPoints), c);
   expect_sound(trie);
 }
 
@@ -85,31 +82,25 @@ TEST_P(OrderShapes, AParkedMemberIsNotFoundUntilItIsUsedOrListedAgain) {
   expect_sound(trie);
 }
 
-TEST_P(OrderShapes, CutsKeepBothHalvesInAFlatOrderAndTheLowerOneInOneOfEnds) {
+TEST_P(OrderShapes, CutsKeepBothHalves) {
   trie.park(kCells, c);
   Node* upper = trie.split(c, 5);
   expect_sound(trie);
   EXPECT_TRUE(upper->in_order(kCells));
-  EXPECT_FALSE(upper->in_order(kPoints));
-  EXPECT_TRUE(c->in_order(kPoints));
   for (Node* node : {a, b}) trie.leave_order(kCells, node);
   EXPECT_EQ(first(kCells), nullptr);  // both halves are parked
 }
 
-TEST_P(OrderShapes, AJoinKeepsWhatLiesAtTheEndOfTheChild) {
-  EXPECT_FALSE(trie.join_with_child(b));  // something lies at its end
-  trie.leave_order(kPoints, b);
+TEST_P(OrderShapes, AJoinOfOneThatIsParkedIsListed) {
   trie.park(kCells, c);
   EXPECT_TRUE(trie.join_with_child(b));
   expect_sound(trie);
   EXPECT_EQ(c->start(), 2);
-  EXPECT_EQ(first(kPoints), c);
   trie.leave_order(kCells, a);
   EXPECT_EQ(first(kCells), c);  // as b was listed
 }
 
 TEST_P(OrderShapes, AFlatMemberGoesOnInAChildThatIsNone) {
-  trie.leave_order(kPoints, b);
   trie.leave_order(kCells, c);
   EXPECT_TRUE(trie.join_with_child(b));
   expect_sound(trie);
@@ -123,10 +114,11 @@ TEST_P(OrderShapes, AFlatMemberGoesOnInAChildThatIsNone) {
 
 TEST_P(OrderShapes, OrdersThatAreLeafFirstAreNotAskedLikeThis) {
   trie.join_order(0, a);
+  trie.leave_order(kCells, c);
   EXPECT_EQ(kind_of_error([&] { trie.park(0, a); }), ErrorKind::kArgument);
   EXPECT_EQ(kind_of_error([&] { trie.relist(0, a); }), ErrorKind::kArgument);
   EXPECT_EQ(kind_of_error([&] { trie.victim(0, [](Node*) { return true; }); }), ErrorKind::kArgument);
-  EXPECT_EQ(kind_of_error([&] { trie.park(kPoints, a); }), ErrorKind::kArgument);  // no member
+  EXPECT_EQ(kind_of_error([&] { trie.park(kCells, c); }), ErrorKind::kArgument);  // no member
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, OrderShapes,

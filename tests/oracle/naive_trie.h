@@ -122,11 +122,6 @@ class NaiveTrie {
     upper->age = node->age;
     upper->rank = node->rank;
     for (NaiveRank& rank : upper->rank) rank.since_join = false;
-    for (std::size_t order = 0; order < orders_; ++order) {
-      if (shapes_[order] != OrderShape::kAtEnd) continue;
-      upper->age[order].reset();
-      upper->rank[order] = {};
-    }
     upper->mark = node->mark;
     upper->cost = node->cost;
     node->start = at;
@@ -139,10 +134,6 @@ class NaiveTrie {
     const auto below = children(node);
     if (below.size() != 1 || below[0]->mark != node->mark) return false;
     for (std::size_t order = 0; order < orders_; ++order) {
-      if (shapes_[order] == OrderShape::kAtEnd) {
-        if (node->member(order)) return false;
-        continue;
-      }
       if (leaf_first(order) && node->member(order) != below[0]->member(order)) return false;
       if (node->member(order) && below[0]->member(order) && differ(node->rank[order].uses, below[0]->rank[order].uses))
         return false;
@@ -158,7 +149,6 @@ class NaiveTrie {
     child->last_used = std::max(child->last_used, node->last_used);
     child->cost = node->cost;
     for (std::size_t order = 0; order < orders_; ++order) {
-      if (shapes_[order] == OrderShape::kAtEnd) continue;
       if (!leaf_first(order) && !node->member(order)) continue;
       if (!leaf_first(order) && !child->member(order)) {
         child->age[order] = node->age[order];
@@ -346,9 +336,7 @@ class NaiveTrie {
 
   bool leaf_first(std::size_t order) const { return shapes_[order] == OrderShape::kLeafFirst; }
 
-  std::uint64_t tokens_of(std::size_t order, const NaiveNode& node) const {
-    return shapes_[order] == OrderShape::kAtEnd ? 1 : static_cast<std::uint64_t>(node.end() - node.start);
-  }
+  static std::uint64_t tokens_of(const NaiveNode& node) { return static_cast<std::uint64_t>(node.end() - node.start); }
 
   // Members that are unlocked and not held; where that does not matter, those that are not parked. None that was
   // passed.
@@ -411,8 +399,8 @@ class NaiveTrie {
     std::uint64_t all = 0, guarded = 0;
     for (auto& node : nodes_) {
       if (!node->age[order]) continue;
-      all += tokens_of(order, *node);
-      if (node->rank[order].is_protected) guarded += tokens_of(order, *node);
+      all += tokens_of(*node);
+      if (node->rank[order].is_protected) guarded += tokens_of(*node);
     }
     if (guarded * 5 > all * 4) return true;
     const NaiveNode* next = first(order);

@@ -96,7 +96,7 @@ class Episode {
 
  private:
   static constexpr int kTiers = 2;
-  static constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kAtEnd};
+  static constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kFlat};
   static constexpr int kOrders = kTiers + 2;
   static constexpr double kCosts[] = {0.25, 1, 1, 3, 40};
 
