@@ -1,5 +1,5 @@
-// Attention over spans with tensor cores: NVIDIA from compute capability 8.0 on, cells of float16, or of float32 with heads
-// of up to 128, K_DIM = V_DIM.
+// Attention over spans with tensor cores: NVIDIA from compute capability 8.0 on, K_DIM = V_DIM, cells of float16, of float32
+// with heads of up to 128, or of q8_0 with heads of 64 or 128.
 //
 // Same data and plan as attention.cl (see there for the layouts). A line is one row of one query head; those of one K/V
 // head share what is read. A group computes WARPS warps of lines of one tile (attention_lines.clh); a tile with more has
@@ -9,6 +9,7 @@
 //     K has come      scores = q k        on the way: V of this block, K of the next one
 //     V has come      own = own * shrink + weights v        on the way: K and V of the next block
 //   float32 cells: what has come becomes halves first (attention_floats.clh); on the way is V, then K of the next block
+//   cells of blocks: the same, into a slot that K and V have in turn (attention_blocks.clh)
 //   at the end of a split: total <- total, own (attention_total.clh); `total` lies in `out`, each number kept by one lane
 //   a tile of one of several splits: own -> partial_out, partial_stats, which attention_merge.cl joins, or, where
 //   MERGES, the last group of a row and K/V head (attention_merged.clh)
@@ -39,13 +40,28 @@
 #endif
 
 #ifndef CELL_FORMAT
-#define CELL_FORMAT 1  // of K and V: 0 float32, 1 float16
+#define CELL_FORMAT 1  // of K and V (cell_format.clh): 0 float32, 1 float16, 3 q8_0
 #endif
 
 #include "attention_lines.clh"
+#include "attention_scales.clh"
 #include "attention_floats.clh"
+#include "attention_blocks.clh"
 #include "attention_merged.clh"
 #include "work_group.clh"
+
+// Of local memory: lots, and behind them scales.
+#if BLOCK_CELLS
+#define HELD_BYTES (RAW_V + RAW_LOT(V_FORMAT))
+#define HELD_SCALES (ROW_BLOCKS * SCALE_PITCH)
+#define BRING_K(slot_at) bring_raw(slots + RAW_K, k, lane, &cells, RAW_ROW(K_FORMAT))
+#define BRING_V(slot_at) bring_raw(slots + RAW_V, v, lane, &cells, RAW_ROW(V_FORMAT))
+#else
+#define HELD_BYTES (LOTS * LOT_BYTES)
+#define HELD_SCALES (FLOAT_CELLS ? KEYS : 0)
+#define BRING_K(slot_at) bring(slot_at, k, k_cell_stride, lane, &cells)
+#define BRING_V(slot_at) bring(slot_at, v, v_cell_stride, lane, &cells)
+#endif
 
 // Row and head, or partial and head, of a line: which output it is.
 INLINE int place_of(const Tile* tile, int line) {
@@ -116,8 +132,8 @@ INLINE void write_partials(const Tile* tile, const Lines* lines, float (*own)[NU
 }
 
 GROUP_KERNEL(LANES) void attend_tiles(
-    GROUP_IDS __global const float* ALONE q, ulong q_offset, __global const KV_NUMBER* ALONE k, ulong k_offset,
-    __global const KV_NUMBER* ALONE v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
+    GROUP_IDS __global const float* ALONE q, ulong q_offset, __global const KvNumber* ALONE k, ulong k_offset,
+    __global const KvNumber* ALONE v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride, ulong v_head_stride,
     ulong v_cell_stride, __global const int* ALONE table, int bounds_at, int row_ids_at, int segments_at,
     int tiles_at, int split, int heads, int group, float scale, float softcap, __global const float* ALONE sinks,
     ulong sinks_offset, int has_sinks, __global float* ALONE out, ulong out_offset, __global float* OWN partial_out,
@@ -127,9 +143,11 @@ GROUP_KERNEL(LANES) void attend_tiles(
     int merge_begin_at, int merge_ids_at, __global int* OWN lines_done, int rows
 #endif
 ) {
-  LOCAL_BYTES(lots, LOTS * LOT_BYTES, 0);
-#if FLOAT_CELLS
-  LOCAL_ARRAY(float, back_of_keys, KEYS, LOTS * LOT_BYTES);
+  LOCAL_BYTES(lots, HELD_BYTES, 0);
+#if HELD_SCALES > 0
+  LOCAL_ARRAY(float, scales, HELD_SCALES, HELD_BYTES);
+#else
+  __local const float* scales = 0;
 #endif
   AWAIT();
   const int lane = get_local_id(0), l = lane % WARP, t = l % 4;
@@ -151,10 +169,10 @@ GROUP_KERNEL(LANES) void attend_tiles(
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) {
     from[i] = next_block(&walk, l, &cells);
-    if (from[i] != NO_KEY) bring(slots + 2 * i * LOT_BYTES, k, k_cell_stride, lane, &cells);
+    if (from[i] != NO_KEY) BRING_K(slots + 2 * i * LOT_BYTES);
     COMMIT();
 #if !FLOAT_CELLS
-    if (from[i] != NO_KEY) bring(slots + (2 * i + 1) * LOT_BYTES, v, v_cell_stride, lane, &cells);
+    if (from[i] != NO_KEY) BRING_V(slots + (2 * i + 1) * LOT_BYTES);
     COMMIT();
 #endif
   }
@@ -189,26 +207,29 @@ GROUP_KERNEL(LANES) void attend_tiles(
     if (from[0] >= split_end) split_end = split_end_of(from[0], split);
     const int to = block_end(from[0], split_end);
     const bool whole = max(all_first, from[0] & -KEYS) == from[0] && to - from[0] == KEYS && to <= all_end;
-    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE], unit = 1.0f;
+    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE], unit[OF_LANE];
 #if FLOAT_CELLS
     ARRIVED(0);
     barrier(CLK_LOCAL_MEM_FENCE);  // K has come for all, and the slot of V is free
-    bring(slots + LOT_BYTES, v, v_cell_stride, lane, &cells);
+    BRING_V(slots + LOT_BYTES);
     COMMIT();
-    split_lot(lots, 0, lane, back_of_keys);
+    split_lot(lots, 0, lane, scales);
     barrier(CLK_LOCAL_MEM_FENCE);  // for all
 #else
     ARRIVED(2 * AHEAD - 1);
     barrier(CLK_LOCAL_MEM_FENCE);  // K has come for all, and the slot before it is free
+#if BLOCK_CELLS
+    unpack_lot(lots, RAW_K, RAW_ROW(K_FORMAT), lane, scales);
+    barrier(CLK_LOCAL_MEM_FENCE);  // for all
+#endif
     from[AHEAD] = next_block(&walk, l, &cells);
-    if (from[AHEAD] != NO_KEY)
-      bring(slots + (slot == 0 ? LOTS - 1 : slot - 1) * LOT_BYTES, k, k_cell_stride, lane, &cells);
+    if (from[AHEAD] != NO_KEY) BRING_K(slots + (slot == 0 ? LOTS - 1 : slot - 1) * LOT_BYTES);
     COMMIT();
 #endif
     if (busy) {
-      score_block(query, slots + slot * LOT_BYTES, l, scores);
+      score_block(query, slots + slot * LOT_BYTES, scales, l, scores);
 #if FLOAT_CELLS
-      scale_scores(back_of_keys, t, scores);
+      scale_scores(scales, t, scores);
 #endif
       if (softcap > 0.0f) cap_scores(softcap, scale, back, scores);
       if (!whole) hide_keys(&lines, from[0], to, t, scores);
@@ -218,16 +239,20 @@ GROUP_KERNEL(LANES) void attend_tiles(
     barrier(CLK_LOCAL_MEM_FENCE);  // V has come for all, and the slot of K is free
 #if FLOAT_CELLS
     from[1] = next_block(&walk, l, &cells);
-    if (from[1] != NO_KEY) bring(slots, k, k_cell_stride, lane, &cells);
+    if (from[1] != NO_KEY) BRING_K(slots);
     COMMIT();
-    split_lot(lots, LOT_BYTES, lane, back_of_keys);
+    split_lot(lots, LOT_BYTES, lane, scales);
     barrier(CLK_LOCAL_MEM_FENCE);  // for all
 #else
-    if (from[AHEAD] != NO_KEY) bring(slots + slot * LOT_BYTES, v, v_cell_stride, lane, &cells);
+#if BLOCK_CELLS
+    unpack_lot(lots, RAW_V, RAW_ROW(V_FORMAT), lane, scales);
+    barrier(CLK_LOCAL_MEM_FENCE);  // for all
+#endif
+    if (from[AHEAD] != NO_KEY) BRING_V(slots + slot * LOT_BYTES);
     COMMIT();
 #endif
     slot = slot == LOTS - 1 ? 0 : slot + 1;
-    if (!FLOAT_CELLS && !whole) {
+    if (HELD_SCALES == 0 && !whole) {
       const int infinite = infinite_keys(lots, slot * LOT_BYTES, l, false);
       if (max_of_warp(infinite) != 0) {  // for all warps alike
         barrier(CLK_LOCAL_MEM_FENCE);    // all have seen them
@@ -237,12 +262,16 @@ GROUP_KERNEL(LANES) void attend_tiles(
       }
     }
     if (busy) {
+#if BLOCK_CELLS
+      add_blocks(&lines, scales, from[0], to, t, scores, shrink, slots + slot * LOT_BYTES, l, own);
+#else
       Operand weights[KEYS / 16];
 #if FLOAT_CELLS
-      unit = scale_weights(&lines, back_of_keys, from[0], to, t, scores);
+      scale_weights(&lines, scales, from[0], to, t, scores, scores, unit);
 #endif
       weights_as_operands(scores, weights);
       add_values(weights, shrink, unit, slots + slot * LOT_BYTES, l, own);
+#endif
       if (tile.out_row < 0 && from[1] >= split_end)
         close_split(&tile, &lines, totals, own, line, split_end - split, split_end, from[1] == NO_KEY, t,
                     sinks + sinks_offset, has_sinks, out);

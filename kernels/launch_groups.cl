@@ -83,7 +83,7 @@ INLINE void await(const Turn* turn) {
 #include "attention_tensor.cl"
 #undef attend_tiles
 #undef TERMS
-#define ATTENTION_BYTES (LOTS * LOT_BYTES + FLOAT_CELLS * KEYS * 4)
+enum { ATTENTION_BYTES = HELD_BYTES + HELD_SCALES * 4 };  // a number: macros of its formats get others
 #else
 #define ATTENTION_BYTES 0
 #endif

@@ -1,4 +1,4 @@
-"""Attention over float16 K and V, some cases over float32, 32 heads of 128 on 8 K/V heads: device time of a layer.
+"""Attention over float16 K and V, some over float32 and q8_0, 32 heads of 128 on 8 K/V heads: device time of a layer.
 
 ``decode``   a row each of some conversations with histories of their own
 ``shared``   a row each of conversations on one prefix, whose K and V are there once
@@ -6,7 +6,7 @@
 
 ``merge`` in its kernel and in a launch behind it: up to how many splits of 512 keys it pays (FamilyRow::merged_splits).
 
-Every case with both precisions, "auto" and "fast": two halves for a number of q and one; float32 has "auto" alone.
+Every case with both precisions, "auto" and "fast": two halves for a number of q and one; others have "auto" alone.
 
 Layers are asked in turn, so that K and V come from memory. ``share``: bytes of K and V that have to be read at least
 once, against the rate of a copy.
@@ -39,7 +39,8 @@ CASES = (
     ("decode", 8, 32768, 1),
     ("shared", 8, 16384, 1),
 )
-FLOATS = (("decode", 1, 32768, 1), ("prefill", 1, 16384, 512), ("decode", 8, 4096, 1))  # also over float32 K and V
+OTHERS = (("decode", 1, 32768, 1), ("prefill", 1, 16384, 512), ("decode", 8, 4096, 1))  # also over other K and V
+BYTES = {"float16": 2, "float32": 4, "q8_0": 34 / 32}  # of a number
 # Conversations and history of what is merged in both ways.
 MERGED = tuple((conversations, history) for history in (1024, 4096, 8192, 32768) for conversations in (1, 8))
 EVERY = 1 << 20  # splits: more than any history has
@@ -53,9 +54,10 @@ def attention(rows: Rows) -> None:
     for case in CASES if is_gpu(device) else POSING:
         rows.attempt(" ".join(map(str, case)), partial(_attend, rows, device, rate, "float16", *case))
         device.trim()
-    for case in FLOATS if is_gpu(device) else POSING[:1]:
-        rows.attempt(f"float32 {' '.join(map(str, case))}", partial(_attend, rows, device, rate, "float32", *case))
-        device.trim()
+    for dtype in ("float32", "q8_0"):
+        for case in OTHERS if is_gpu(device) else POSING[:1]:
+            rows.attempt(f"{dtype} {' '.join(map(str, case))}", partial(_attend, rows, device, rate, dtype, *case))
+            device.trim()
     for merged in MERGED if is_gpu(device) else ((1, 1024),):
         rows.attempt(f"merge {merged}", partial(_merge, rows, device, *merged))
         device.trim()
@@ -97,7 +99,7 @@ def _layers_of(
 ) -> tuple[list[Any], int]:
     """What asks each layer for attention, and the bytes of K and V that one has."""
     cells = history + own if what == "shared" else conversations * (history + own)
-    nbytes = 2 * (2 if dtype == "float16" else 4) * KV_HEADS * DIM * cells
+    nbytes = int(2 * BYTES[dtype] * KV_HEADS * DIM * cells)
     layers = min(8, max(2, math.ceil((200 << 20) / nbytes))) if is_gpu(device) else 2
     lines = conversations * own
     room = cells + conversations * own + 64

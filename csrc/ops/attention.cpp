@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <tuple>
@@ -64,13 +65,21 @@ AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_a
           stride(values, cells_axis)};
 }
 
+// Whether places of rows, all multiples of `words`, are of the bytes that tensor cores' copies take: 16, or of blocks
+// what divides a row of them.
+bool aligned(std::uint64_t words, const CellFormat& format, std::int32_t dim) {
+  const std::uint64_t row_bytes = format.row_bytes(static_cast<std::uint64_t>(dim));
+  return words * format.word_bytes() % (std::uint64_t{1} << std::min(std::countr_zero(row_bytes), 4)) == 0;
+}
+
 // As choose_attention_variant asks.
-bool aligned(const Tensor& q, const LayerCells& kv, const Tensor& values, const AttentionStrides& strides) {
+bool aligned(const Tensor& q, const LayerCells& kv, const Tensor& values, const AttentionSizes& sizes,
+             const AttentionStrides& strides) {
   const std::uint64_t k_words = kv.k.offset() | strides.k_head | strides.k_cell,
                       v_words = values.offset() | strides.v_head | strides.v_cell;
   const CellFormat& of_values = kv.latent_dim > 0 ? *kv.formats.k : *kv.formats.v;
-  return q.offset() % 2 == 0 && k_words * kv.formats.k->word_bytes() % 16 == 0 &&
-         v_words * of_values.word_bytes() % 16 == 0;
+  return q.offset() % 2 == 0 && aligned(k_words, *kv.formats.k, sizes.k_dim) &&
+         aligned(v_words, of_values, sizes.v_dim);
 }
 
 void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {
@@ -139,7 +148,7 @@ Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& p
   const AttentionSizes sizes = sizes_of(q, pool, 0);
   const AttentionStrides strides = strides_of(pool, 0, 1);
   const Tensor values = values_of(pool);
-  const bool is_aligned = aligned(q, pool, values, strides);
+  const bool is_aligned = aligned(q, pool, values, sizes, strides);
   AttentionVariant variant = choose_attention_variant(q.device(), sizes, false, is_aligned, options.precision);
   variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, pool.k, values, Tensor(), plan, options);
@@ -162,8 +171,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
       q.device(),
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionStrides strides = strides_of(rows, 1, 0);
-  AttentionVariant variant =
-      choose_attention_variant(q.device(), sizes, mask.defined(), aligned(q, rows, v, strides), options.precision);
+  AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined(),
+                                                      aligned(q, rows, v, sizes, strides), options.precision);
   variant.merges = AttentionLaunch::merges(variant, sizes, plan, q.device());
   return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }

@@ -10,12 +10,15 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr std::int32_t kMost = 256;          // numbers of a head
-constexpr std::int32_t kMostOfFloats = 128;  // so that two lots of float32 cells fit 48 KiB
+constexpr std::int32_t kMostOfOthers = 128;  // so that two lots of float32 cells fit 48 KiB; blocks, the registers
 constexpr std::int32_t kMostUnpaired = 128;  // 16 lines of larger heads would not fit the registers
+constexpr std::int32_t kUnit = 64;           // numbers of blocks that are whole words
 
+bool halves(const AttentionSizes& sizes) noexcept { return sizes.formats == plain_format(DType::kFloat16); }
 bool floats(const AttentionSizes& sizes) noexcept { return sizes.formats == plain_format(DType::kFloat32); }
+bool blocks(const AttentionSizes& sizes) noexcept { return sizes.formats == find_cell_format("q8_0"); }
 
-bool paired_only(const AttentionSizes& sizes) noexcept { return floats(sizes) || sizes.k_dim > kMostUnpaired; }
+bool paired_only(const AttentionSizes& sizes) noexcept { return !halves(sizes) || sizes.k_dim > kMostUnpaired; }
 
 // A history in two pieces over two splits, and rows at its end.
 class SameBits {
@@ -107,9 +110,9 @@ class SameBits {
 }  // namespace
 
 bool tensor_sizes(const AttentionSizes& sizes) noexcept {
-  const std::int32_t most = floats(sizes) ? kMostOfFloats : kMost;
-  return (floats(sizes) || sizes.formats == plain_format(DType::kFloat16)) && sizes.k_dim == sizes.v_dim &&
-         sizes.k_dim % 16 == 0 && sizes.k_dim >= 64 && sizes.k_dim <= most;
+  const std::int32_t most = halves(sizes) ? kMost : kMostOfOthers, whole = blocks(sizes) ? kUnit : 16;
+  return (halves(sizes) || floats(sizes) || blocks(sizes)) && sizes.k_dim == sizes.v_dim && sizes.k_dim % whole == 0 &&
+         sizes.k_dim >= 64 && sizes.k_dim <= most;
 }
 
 std::int32_t tensor_terms(const AttentionSizes& sizes, Precision precision) noexcept {
@@ -134,7 +137,8 @@ AttentionVariant tensor_variant(const AttentionSizes& sizes, std::int32_t merge_
   variant.terms = terms;
   variant.program = "attention_tensor";
   variant.lanes = merge_lanes;
-  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=", terms, floats(sizes) ? " -DCELL_FORMAT=0" : "");
+  variant.options = join("-DK_DIM=", sizes.k_dim, " -DTERMS=", terms,
+                         halves(sizes) ? std::string() : join(" -DCELL_FORMAT=", int{sizes.formats.k->code}));
   variant.merge_options = join("-DV_DIM=", sizes.v_dim, " -DLANES=", merge_lanes);
   return variant;
 }

@@ -2,9 +2,9 @@
 //
 // Concept. A form is how many lines a group has: rows of a tile times query heads of one K/V head. Few lines, as of a
 // decode step, get few warps of 8 lines each, which need half the registers; many lines, as of a prompt, get four warps
-// of 16 that share what is read. With one term, 16 lines fit a warp beside the one for 8; float32 cells, and heads
-// above 128, have 8 lines in every warp. All forms of as many terms give a line the same bits, so each launch takes the
-// one that its plan fits.
+// of 16 that share what is read. With one term, 16 lines fit a warp beside the one for 8; cells of float32 and of q8_0,
+// and heads above 128, have 8 lines in every warp. All forms of as many terms give a line the same bits, so each launch
+// takes the one that its plan fits.
 //
 // Threads: every function may be called from any thread.
 #pragma once
@@ -22,8 +22,8 @@ struct TensorForm {
   std::int32_t lines() const noexcept { return warps * (paired ? 8 : 16); }
 };
 
-// Whether the kernel is made for these sizes: float16 cells, keys and values of one size, a multiple of 16 up to 256,
-// or up to 128 and float32.
+// Whether the kernel is made for these sizes: float16 cells, keys and values of one size, a multiple of 16 up to 256;
+// float32 up to 128; q8_0, of 64 or 128.
 bool tensor_sizes(const AttentionSizes& sizes) noexcept;
 
 // Halves that stand for a float32: one for kFast of float16 cells, where a warp has room for the lines that then fit an

@@ -52,7 +52,8 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
                     bool masked);
 
 // The variant for these sizes that has proved itself on the device; runs the proof at first use. `aligned`: every query
-// begins at a multiple of 8 bytes, every key and value at a multiple of 16.
+// begins at a multiple of 8 bytes, every key and value at a multiple of 16, or of the power of two that divides its
+// own.
 AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked,
                                           bool aligned = true, Precision precision = Precision::kAuto);
 

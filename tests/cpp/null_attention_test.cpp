@@ -59,11 +59,11 @@ class NullAttention : public ::testing::TestWithParam<Heads> {
   }
 
   std::vector<Launch> launches_of(const Work& work, const ops::AttentionPlan& plan,
-                                  ops::Precision precision = ops::Precision::kAuto, DType cells_of = DType::kFloat16) {
+                                  ops::Precision precision = ops::Precision::kAuto, const char* cells_of = "float16") {
     const auto [heads, kv_heads, dim] = GetParam();
     const auto cells = std::int64_t{work.shared} + work.conversations * (work.history - work.shared + work.rows);
-    const auto pool = [&] { return Tensor::zeros(device_, cells_of, {kv_heads, cells, dim}); };
-    const ops::LayerCells layer(pool(), pool());
+    const ops::LayerCells layer =
+        ops::LayerCells::zeros(device_, *find_cell_formats(cells_of), kv_heads, cells, dim, dim);
     const Tensor q = Tensor::zeros(device_, DType::kFloat32, {plan.rows, heads, dim});
     const ops::DevicePlan uploaded = ops::upload_plan(device_, plan);
     bench::without_self_tests(*device_, journal_, [&] {
@@ -169,27 +169,36 @@ TEST_P(NullAttention, FastTakesOneTermAndFewerWarps) {
   }
 }
 
-// Warps of 8 lines, whatever the precision; of heads above 128 the work-group family has them.
-TEST_P(NullAttention, Float32CellsTakeWarpsOfEightLines) {
+// Warps of 8 lines, whatever the precision; of heads above 128, and of rows of blocks that are no whole words, the
+// work-group family has them.
+TEST_P(NullAttention, OtherCellsTakeWarpsOfEightLines) {
+  struct Cells {
+    const char *name, *option;
+    std::int32_t whole;
+  };
   const auto [heads, kv_heads, dim] = GetParam();
-  for (const Work& work : kSteps) {
-    SCOPED_TRACE(work.name);
-    const ops::AttentionPlan plan = plan_of(work);
-    const std::vector<Launch> usual = launches_of(work, plan, ops::Precision::kAuto, DType::kFloat32),
-                              fast = launches_of(work, plan, ops::Precision::kFast, DType::kFloat32);
-    EXPECT_EQ(fast.front().options, usual.front().options);
-    const std::string& options = usual.front().options;
-    EXPECT_NE(options.find("-DCELL_FORMAT=0"), std::string::npos);
-    EXPECT_EQ(options.find("-DLANES=") != std::string::npos, dim > 128) << options;
-    if (dim > 128) continue;
-    const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
-    const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
-    const Group group = group_of(options);
-    EXPECT_EQ(group.lines, lines <= 8 ? 8U : lines <= 16 ? 16U : 32U);
-    EXPECT_NE(options.find("-DPAIRED=1"), std::string::npos);
-    const std::size_t parts = (lines + group.lines - 1) / group.lines;
-    EXPECT_EQ(usual.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
-  }
+  constexpr Cells kCells[] = {{"float32", "-DCELL_FORMAT=0", 16}, {"q8_0", "-DCELL_FORMAT=3", 64}};
+  for (const Cells& cells : kCells)
+    for (const Work& work : kSteps) {
+      SCOPED_TRACE(cat(cells.name, ", ", work.name));
+      if (dim % 32 != 0 && cells.whole > 16) continue;  // no whole blocks
+      const ops::AttentionPlan plan = plan_of(work);
+      const std::vector<Launch> usual = launches_of(work, plan, ops::Precision::kAuto, cells.name),
+                                fast = launches_of(work, plan, ops::Precision::kFast, cells.name);
+      EXPECT_EQ(fast.front().options, usual.front().options);
+      const std::string& options = usual.front().options;
+      EXPECT_NE(options.find(cells.option), std::string::npos);
+      const bool fits = dim <= 128 && dim % cells.whole == 0;
+      EXPECT_EQ(options.find("-DLANES=") == std::string::npos, fits) << options;
+      if (!fits) continue;
+      const auto widest = std::ranges::max_element(plan.tiles, {}, &ops::Tile::row_count);
+      const std::size_t lines = static_cast<std::size_t>(widest->row_count * (heads / kv_heads));
+      const Group group = group_of(options);
+      EXPECT_EQ(group.lines, lines <= 8 ? 8U : lines <= 16 ? 16U : 32U);
+      EXPECT_NE(options.find("-DPAIRED=1"), std::string::npos);
+      const std::size_t parts = (lines + group.lines - 1) / group.lines;
+      EXPECT_EQ(usual.front().global, (cl::Range{32 * group.warps, plan.tiles.size() * parts, std::size_t(kv_heads)}));
+    }
 }
 
 TEST_P(NullAttention, WarmingUpLaunchesBothWaysToMerge) {
@@ -210,7 +219,7 @@ TEST_P(NullAttention, WarmingUpLaunchesBothWaysToMerge) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, NullAttention,
                          ::testing::Values(Heads{32, 8, 128}, Heads{9, 3, 64}, Heads{16, 16, 64}, Heads{64, 8, 64},
-                                           Heads{8, 1, 256}, Heads{12, 2, 112}));
+                                           Heads{8, 1, 256}, Heads{12, 2, 112}, Heads{4, 2, 96}));
 
 }  // namespace
 }  // namespace kvtrie

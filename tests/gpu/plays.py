@@ -308,9 +308,9 @@ def _merging(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, st
     return Case(plays_tensor.variant(dim, form, terms, merges=True), "attend_tiles", played, unseen)
 
 
-def _floats(dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
-    played = plays_tensor.merging_play(form, dim, group, plays_tensor.OF_FLOATS, np.float32)
-    return Case(plays_tensor.variant(dim, form, merges=True, floats=True), "attend_tiles", played, unseen)
+def _others(cells: str, dim: int, form: TensorForm, group: int, unseen: tuple[tuple[int, str], ...]) -> Case:
+    played = plays_tensor.merging_play(form, dim, group, plays_tensor.OF_OTHERS, cells)
+    return Case(plays_tensor.variant(dim, form, merges=True, cells=cells), "attend_tiles", played, unseen)
 
 
 def _many(stored: int) -> Variant:
@@ -348,8 +348,10 @@ PLAYS: list[Case] = [
     _tensor(64, tensor_forms(64, 1)[-1], 5, tuple((i, _MEET) for i in (0, 1, 2, 5, 7, 9, 11, 12, 13)), 1),
     _tensor(64, tensor_forms(64, 1)[0], 2, _OF_ONE_WARP, 1),
     _merging(64, tensor_forms(64, 1)[0], 2, _OF_ONE_WARP, 1),
-    _floats(64, tensor_forms(64, 2, True)[-1], 5, tuple((i, _MEET) for i in (0, 1, 6, 9))),
-    _floats(64, tensor_forms(64, 2, True)[0], 2, tuple((i, _MEET) for i in (0, 1, 6, 9))),
+    _others("float32", 64, tensor_forms(64, 2, "float32")[-1], 5, tuple((i, _MEET) for i in (0, 1, 6, 9))),
+    _others("float32", 64, tensor_forms(64, 2, "float32")[0], 2, tuple((i, _MEET) for i in (0, 1, 6, 9))),
+    _others("q8_0", 64, tensor_forms(64, 2, "q8_0")[-1], 5, tuple((i, _MEET) for i in (0, 1, 5, 9, 10))),
+    _others("q8_0", 64, tensor_forms(64, 2, "q8_0")[0], 2, tuple((i, _MEET) for i in (0, 1, 5, 9, 10))),
     Case(Variant("attention_merge", ("V_DIM=64", "LANES=64"), ("attend_merge",), 64), "attend_merge", merge(64)),
     *[Case(_ROWS, entry, row_kernel(entry), ((_LAST_OF[entry], _LAST),)) for entry in _ROWS.entries],
     Case(_QKV[0], "put_qkv", qkv(64, np.float32, 1e-6), _OF_QKV),

@@ -7,11 +7,13 @@ are compared with float64 or with each other. :class:`Merges` is what a launch m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import ptx
+from cell_blocks import Q8
 from variants import GroupForm, TensorForm, Variant
 
 SPLIT = 128
@@ -21,8 +23,24 @@ CELLS = 530
 _TABLE = 10  # of the kernel's arguments
 # Relative errors by terms: those of float32, and of halves, whose 2^-12 weights take from q and from themselves.
 BOUNDS = {1: 1e-3, 2: 8e-7}
-OF_FLOATS = 8e-7  # of float32 cells, whose numbers have 22 bits, too
+OF_OTHERS = 8e-7  # of float32 cells and of blocks: weights of 22 bits, too, and numbers of as many
 Spans = tuple[tuple[int, int, int], ...]
+
+
+class Format(NamedTuple):
+    """How a pool keeps rows of ``dtype``, what is left of their numbers, and words of a row of ``dim`` numbers."""
+
+    dtype: Any
+    keep: Callable[[Any], Any] = lambda rows: rows
+    numbers: Callable[[Any], Any] = lambda kept: kept.astype(np.float64)
+    words: Callable[[int], int] = lambda dim: dim
+
+
+FORMATS = {
+    "float16": Format(np.float16),
+    "float32": Format(np.float32),
+    "q8_0": Format(np.float32, Q8.blocks_of, Q8.numbers_of, lambda dim: dim // 32 * Q8.block_bytes // 2),
+}
 
 
 class Tile(NamedTuple):
@@ -83,12 +101,13 @@ class Work:
     """K, V and queries of ``rows`` rows, ``group`` query heads to each of ``kv_heads``; free cells hold NaN."""
 
     def __init__(self, dim: int, group: int, bounds: list[tuple[int, int]], kv_heads: int = 1,
-                 spans: Spans = SPANS, dtype: Any = np.float16) -> None:  # fmt: skip
+                 spans: Spans = SPANS, cells: str = "float16") -> None:  # fmt: skip
         random = np.random.default_rng(3)
         self.spans = spans
         self.dim, self.group, self.kv_heads, self.bounds = dim, group, kv_heads, bounds
         self.heads = group * kv_heads
-        self.k, self.v = (np.full((kv_heads, CELLS, dim), np.nan, dtype) for _ in range(2))
+        self.format = FORMATS[cells]
+        self.k, self.v = (np.full((kv_heads, CELLS, dim), np.nan, self.format.dtype) for _ in range(2))
         self.cell = {position + i: cell + i for cell, length, position in spans for i in range(length)}
         for cell in self.cell.values():
             self.k[:, cell], self.v[:, cell] = random.standard_normal((2, kv_heads, dim))
@@ -97,6 +116,10 @@ class Work:
         self.sinks[0] = -np.inf
         self.scale, self.softcap = np.float32(1 / np.sqrt(dim)), 0.0
 
+    def numbers(self, rows: Any) -> Any:
+        """What attention reads where rows were kept, in float64."""
+        return self.format.numbers(self.format.keep(rows))
+
     def attended(self, row: int, head: int, begin: int, end: int, sink: float) -> tuple[Any, float, float]:
         """In float64: the weighted sum of values, the sum of exponentials, the largest score."""
         first, last = self.bounds[row]
@@ -104,12 +127,12 @@ class Work:
         if not cells:
             return np.zeros(self.dim), 0.0, -np.inf
         kv = head // self.group
-        scores = self.k[kv, cells].astype(np.float64) @ self.q[row, head].astype(np.float64) * float(self.scale)
+        scores = self.numbers(self.k[kv, cells]) @ self.q[row, head].astype(np.float64) * float(self.scale)
         if self.softcap > 0:
             scores = self.softcap * np.tanh(scores / self.softcap)
         top = max(scores.max(), sink)
         weights = np.exp(scores - top)
-        return weights @ self.v[kv, cells].astype(np.float64), weights.sum() + np.exp(sink - top), top
+        return weights @ self.numbers(self.v[kv, cells]), weights.sum() + np.exp(sink - top), top
 
     def table(self, tiles: list[Tile]) -> tuple[Any, list[int]]:
         """The plan of ``tiles``, and where its parts begin."""
@@ -138,9 +161,11 @@ class Work:
         memory = ptx.GlobalMemory()
         shapes = ((len(self.bounds), self.heads, self.dim), (partials, self.heads, self.dim), (partials, self.heads, 2))
         places = [memory.put(np.full(shape, np.nan, np.float32)) for shape in shapes]
-        stride = [CELLS * self.dim, self.dim]
+        words = self.format.words(self.dim)
+        stride = [CELLS * words, words]
+        k, v = (self.format.keep(rows) for rows in (self.k, self.v))
         mask = [np.zeros(1, np.float32), 0, 0] if isinstance(form, GroupForm) else []
-        given = [self.q, 0, self.k, 0, self.v, 0, *stride, *stride, table, *at, split, self.heads, self.group,
+        given = [self.q, 0, k, 0, v, 0, *stride, *stride, table, *at, split, self.heads, self.group,
                  self.scale, self.softcap, *mask, self.sinks, 0, int(sinks), places[0], 0, *places[1:],
                  parts]  # fmt: skip
         counters = 0
@@ -207,12 +232,12 @@ def near(got: Any, wanted: Any, bound: float) -> None:
     assert error <= bound * size, f"relative error: got {error / max(size, 1e-30):.1e}, allowed {bound:.1e}"
 
 
-def small(dim: int, group: int, kv_heads: int = 1, dtype: Any = np.float16) -> tuple[Work, list[Tile]]:
+def small(dim: int, group: int, kv_heads: int = 1, cells: str = "float16") -> tuple[Work, list[Tile]]:
     """Rows that see all, a window, a chunk inside of a block, nothing, and the last key, whose value no other row sees
     and which is not finite; a walk over splits of which one is left out, tiles of partials of two splits, one with
     fewer lines, and one without keys."""
     bounds = [(0, 486), (70, 300), (390, 401), (0, 440), (100, 486), (0, 0), (20, 128), (0, 460), (450, 487)]
-    work = Work(dim, group, bounds, kv_heads, dtype=dtype)
+    work = Work(dim, group, bounds, kv_heads, cells=cells)
     work.v[:, work.cell[486], 3] = np.inf
     tiles = [Tile((0, 1, 2, 3, 8), 0, 487), Tile((4, 7), 128, 256, 0), Tile((4, 7), 384, 487, 2),
              Tile((6,), 20, 128, 4), Tile((5,), 0, 0)]  # fmt: skip
@@ -220,14 +245,14 @@ def small(dim: int, group: int, kv_heads: int = 1, dtype: Any = np.float16) -> t
 
 
 def split_up(
-    dim: int, group: int, kv_heads: int = 1, rows: int = 3, dtype: Any = np.float16
+    dim: int, group: int, kv_heads: int = 1, rows: int = 3, cells: str = "float16"
 ) -> tuple[Work, list[Tile], Merges]:
     """``rows`` rows whose history is cut into splits, a copy of the last of them among its tiles, and one that sees
     nothing. Not every row sees every split; the last one's only partial is a tile of its own."""
     bounds = [(0, 440 + i) for i in range(rows)]
     bounds[-1] = (384, 487)
     bounds += [(0, 0), (10, 120)]  # the row without keys, and the copy of row 0
-    work = Work(dim, group, bounds, kv_heads, dtype=dtype)
+    work = Work(dim, group, bounds, kv_heads, cells=cells)
     all_ = tuple(range(rows - 1))
     bounds[0] = (128, 440)
     tiles = [Tile((*all_[1:], rows + 1), 0, 128, 0), Tile(all_, 128, 256, rows - 1),
@@ -235,14 +260,14 @@ def split_up(
     return work, tiles, Merges.of(tiles, rows + 1, (0,))
 
 
-def merging_play(form: TensorForm, dim: int, group: int, bound: float, dtype: Any = np.float16) -> Any:
+def merging_play(form: TensorForm, dim: int, group: int, bound: float, cells: str = "float16") -> Any:
     """A play of plays.py: groups of three splits, of which the last one of each row and K/V head merges; and all else
     that a kernel of this form reaches."""
 
     def played(program: ptx.Program, seed: int) -> ptx.Report:
-        work, tiles, merges = split_up(dim, group, dtype=dtype)
+        work, tiles, merges = split_up(dim, group, cells=cells)
         check_merging(work, tiles, merges, work.run(program, form, tiles, seed, merges=merges), bound)
-        work, tiles = small(dim, group, dtype=dtype)
+        work, tiles = small(dim, group, cells=cells)
         merges = Merges.of(tiles, len(work.bounds))
         written = work.run(program, form, tiles, seed, merges=merges)
         check_merging(work, tiles, merges, written, bound)
@@ -257,11 +282,11 @@ def check_merging(work: Work, tiles: list[Tile], merges: Merges, written: Writte
     work.check_merged(written, tiles, merges, bound)
 
 
-def play(form: TensorForm, dim: int, group: int, bound: float, dtype: Any = np.float16) -> Any:
+def play(form: TensorForm, dim: int, group: int, bound: float, cells: str = "float16") -> Any:
     """A play of plays.py: everything that a kernel of this form reaches."""
 
     def played(program: ptx.Program, seed: int) -> ptx.Report:
-        work, tiles = small(dim, group, dtype=dtype)
+        work, tiles = small(dim, group, cells=cells)
         written = work.run(program, form, tiles, seed)
         work.check(written, tiles, bound)
         return written.report
@@ -269,6 +294,6 @@ def play(form: TensorForm, dim: int, group: int, bound: float, dtype: Any = np.f
     return played
 
 
-def variant(dim: int, form: TensorForm, terms: int = 2, merges: bool = False, floats: bool = False) -> Variant:
+def variant(dim: int, form: TensorForm, terms: int = 2, merges: bool = False, cells: str = "float16") -> Variant:
     """The kernel with these options."""
-    return Variant("attention_tensor", form.options(dim, terms, merges, floats), ("attend_tiles",), 32 * form.warps)
+    return Variant("attention_tensor", form.options(dim, terms, merges, cells), ("attend_tiles",), 32 * form.warps)

@@ -9,8 +9,9 @@ import numpy as np
 
 import plays
 import ptx
+from cell_blocks import Q8, Kept
 from plays import Case, attention, merge, qkv
-from q8_plays import K_DIM, Q8, V_DIM, Kept, history_of, load_cells, rotated, store_cells
+from q8_plays import K_DIM, V_DIM, history_of, load_cells, rotated, store_cells
 from state_plays import CELLS, HEADS, LANES, RUNS
 from variants import K8_V4, Variant
 

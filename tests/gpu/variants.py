@@ -106,6 +106,10 @@ class GroupForm(NamedTuple):
     warps: int = 2
 
 
+# Formats of cells that attention_tensor.cl takes, and what it is built with.
+TENSOR_CELLS = {"float16": (), "float32": ("CELL_FORMAT=0",), "q8_0": ("CELL_FORMAT=3",)}
+
+
 class TensorForm(NamedTuple):
     """A form of attention_tensor.cl: warps of a group, 8 lines to each (paired) or 16."""
 
@@ -117,19 +121,20 @@ class TensorForm(NamedTuple):
         """Of a group: rows times query heads of one K/V head."""
         return self.warps * (8 if self.paired else 16)
 
-    def options(self, dim: int, terms: int, merges: bool = False, floats: bool = False) -> tuple[str, ...]:
-        """What a device builds it with; ``floats``: for float32 cells."""
-        made = (f"K_DIM={dim}", f"TERMS={terms}", *(("CELL_FORMAT=0",) if floats else ()))
+    def options(self, dim: int, terms: int, merges: bool = False, cells: str = "float16") -> tuple[str, ...]:
+        """What a device builds it with."""
+        made = (f"K_DIM={dim}", f"TERMS={terms}", *TENSOR_CELLS[cells])
         made += (f"WARPS={self.warps}", f"PAIRED={int(self.paired)}")
         return (*made, "MERGES=1") if merges else made
 
 
-def tensor_forms(dim: int, terms: int = 2, floats: bool = False) -> tuple[TensorForm, ...]:
+def tensor_forms(dim: int, terms: int = 2, cells: str = "float16") -> tuple[TensorForm, ...]:
     """As csrc/ops/attention_tensor.cpp has them for heads of ``dim`` numbers; with one term, of up to 128, and of
-    float32 cells, too."""
+    other cells than float16, too."""
     paired = tuple(TensorForm(warps, True) for warps in (1, 2, 4))
-    if floats:
-        return paired if dim <= 128 and terms == 2 else ()
+    if cells != "float16":
+        whole = cells == "float32" or dim % 64 == 0
+        return paired if dim <= 128 and terms == 2 and whole else ()
     if dim > 128:
         return paired if terms == 2 else ()
     if terms == 1:
@@ -222,14 +227,14 @@ def _attention() -> list[Variant]:
 
 
 def _attention_tensor() -> list[Variant]:
-    """All forms, with one term, with two, and of float32 cells, and those that merge: of one term the first of them."""
+    """All forms, with one term, with two, and of other cells, and those that merge: of one term the first of them."""
     dims = (64, 128, 256)
-    made = [(dim, form, 2, merges, floats) for floats in (False, True) for dim in dims
-            for form in tensor_forms(dim, 2, floats) for merges in (False, True)]  # fmt: skip
-    made += [(dim, form, 1, False, False) for dim in dims for form in tensor_forms(dim, 1)]
-    made += [(dim, TensorForm(1, True), 1, True, False) for dim in (64, 128)]
-    return [Variant("attention_tensor", form.options(dim, terms, merges, floats), ("attend_tiles",), 32 * form.warps)
-            for dim, form, terms, merges, floats in made]  # fmt: skip
+    made = [(dim, form, 2, merges, cells) for cells in TENSOR_CELLS for dim in dims
+            for form in tensor_forms(dim, 2, cells) for merges in (False, True)]  # fmt: skip
+    made += [(dim, form, 1, False, "float16") for dim in dims for form in tensor_forms(dim, 1)]
+    made += [(dim, TensorForm(1, True), 1, True, "float16") for dim in (64, 128)]
+    return [Variant("attention_tensor", form.options(dim, terms, merges, cells), ("attend_tiles",), 32 * form.warps)
+            for dim, form, terms, merges, cells in made]  # fmt: skip
 
 
 def step_variant(stored: int, rows: int, dim: int, terms: int = 2) -> Variant:

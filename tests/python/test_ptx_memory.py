@@ -174,6 +174,35 @@ def test_a_copy_of_fewer_bytes_is_filled_with_zeros() -> None:
     assert (y.reshape(16, 2, 4)[:, 1, :2] == x.reshape(16, 2, 4)[:, 1, :2]).all()
 
 
+PIECES = "".join(
+    f"\tcp.async.ca.shared.global [%r9+{at}], [%rd7+{at}], {size};\n" for at, size in ((0, 8), (8, 4), (12, 4))
+)
+
+
+def copy_in_pieces(body: str) -> str:
+    return body.replace("\tcp.async.cg.shared.global [%r9], [%rd7], 16;\n", PIECES)
+
+
+def test_copies_of_4_and_8_bytes() -> None:
+    """cp.async.ca; each lands with its group, and is aligned to what it copies."""
+    x, y = np.arange(128, dtype=np.uint32), np.zeros(128, np.uint32)
+    body = copy_in_pieces(COPY.format(size="", commit=COMMIT, wait=WAIT.format(0)))
+    launch(body, [x, y], head=SHARED)
+    assert (y == x).all()
+    with pytest.raises(ptx.Finding, match=r"not landed: .* cp.async has not brought"):
+        launch(copy_in_pieces(COPY.format(size="", commit=COMMIT, wait="")), [x, y], head=SHARED)
+    with pytest.raises(ptx.Finding, match=r"alignment: cp.async"):
+        launch(body.replace("[%rd7+8], 4", "[%rd7+4], 8"), [x, y], head=SHARED)
+
+
+@pytest.mark.parametrize("piece", ["cg.shared.global [%r9], [%rd7], 8", "ca.shared.global [%r9], [%rd7], 2"])
+def test_copies_that_no_gpu_has(piece: str) -> None:
+    x = np.arange(128, dtype=np.uint32)
+    body = COPY.format(size="", commit=COMMIT, wait=WAIT.format(0))
+    with pytest.raises(ptx.UnknownInstruction):
+        launch(body.replace("cg.shared.global [%r9], [%rd7], 16", piece), [x, x.copy()], head=SHARED)
+
+
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 

@@ -215,48 +215,48 @@ def _atomic(program: Program, instruction: Instruction) -> Step:
 
 
 def _copy(program: Program, instruction: Instruction) -> Step:
-    """cp.async of 16 bytes: read now, written when a wait_group lets it land. Of fewer source bytes the rest is 0."""
-    if (
-        not re.fullmatch(r"cp\.async\.cg\.shared\.global(\.L2::128B)?", instruction.op)
-        or instruction.operands[2] != "16"
-    ):
+    """cp.async of 16 bytes, or by ``ca`` of 4 or 8, too: read now, written when a wait_group lets it land. Of fewer
+    source bytes the rest is 0."""
+    through = re.fullmatch(r"cp\.async\.(cg|ca)\.shared\.global(\.L2::128B)?", instruction.op)
+    if through is None or instruction.operands[2] not in (("16",) if through[1] == "cg" else ("4", "8", "16")):
         raise UnknownInstruction(str(instruction))
+    whole = int(instruction.operands[2])
     to, source = (address(program, text)[0] for text in instruction.operands[:2])
     size = reader(program, instruction.operands[3], "u32") if len(instruction.operands) > 3 else None
 
     def step(warp: Warp, mask: Mask) -> None:
         lanes = _lanes(mask)
         target, origin = to(warp)[lanes], source(warp)[lanes]
-        count = np.full(len(lanes), 16) if size is None else size(warp)[lanes].astype(np.int64)
-        data, read = np.zeros((len(lanes), 16), np.uint8), count > 0
-        check_alignment("cp.async", warp, target, 16)
+        count = np.full(len(lanes), whole) if size is None else size(warp)[lanes].astype(np.int64)
+        data, read = np.zeros((len(lanes), whole), np.uint8), count > 0
+        check_alignment("cp.async", warp, target, whole)
         if read.any():
-            check_alignment("cp.async", warp, origin[read], 16)
-            _check_copied(warp, origin[read], count[read], lanes[read])
-            data[read] = warp.launch.memory.bytes[origin[read][:, None] + np.arange(16)]
-            data[np.arange(16) >= count[:, None]] = 0
-        warp.group.shared.check(warp.group, warp, target, 16, lanes, True)
-        warp.group.shared.landing[warp.group.shared.grains(target, 16)] += 1
+            check_alignment("cp.async", warp, origin[read], whole)
+            _check_copied(warp, origin[read], count[read], lanes[read], whole)
+            data[read] = warp.launch.memory.bytes[origin[read][:, None] + np.arange(whole)]
+            data[np.arange(whole) >= count[:, None]] = 0
+        warp.group.shared.check(warp.group, warp, target, whole, lanes, True)
+        warp.group.shared.landing[warp.group.shared.grains(target, whole)] += 1
         warp.group.copies += 1
         warp.copies[-1].append((target, data, lanes))
         if warp.launch.counting:
-            warp.launch.count("sectors loaded", sectors(origin[read], 16))
-            warp.launch.count("wavefronts of copies", wavefronts(target, 16))
+            warp.launch.count("sectors loaded", sectors(origin[read], whole))
+            warp.launch.count("wavefronts of copies", wavefronts(target, whole))
 
     return step
 
 
-def _check_copied(warp: Warp, origin: Any, count: Any, lanes: Any) -> None:
+def _check_copied(warp: Warp, origin: Any, count: Any, lanes: Any, whole: int) -> None:
     known = warp.launch.known
     if (
         origin.min() < 0
-        or origin.max() + 16 > len(known)
+        or origin.max() + whole > len(known)
         or not known[origin + count - 1].all()
         or not known[origin].all()
     ):
         raise Finding("bounds", f"cp.async: {warp} reads from {origin.min()} to {origin.max()}, outside of all buffers")
     memory = warp.launch.memory
-    memory.owners.touch(warp, memory.grains(origin, 16), lanes, False, "global")
+    memory.owners.touch(warp, memory.grains(origin, whole), lanes, False, "global")
 
 
 def _copy_groups(program: Program, instruction: Instruction) -> Step:
@@ -279,10 +279,11 @@ def _copy_groups(program: Program, instruction: Instruction) -> Step:
 
 def _land(warp: Warp, target: Any, data: Any, lanes: Any) -> None:
     shared = warp.group.shared
-    grains = shared.grains(target, 16)
+    whole = data.shape[1]
+    grains = shared.grains(target, whole)
     shared.landing[grains] -= 1
     warp.group.copies -= 1
-    shared.bytes[target[:, None] + np.arange(16)] = data
+    shared.bytes[target[:, None] + np.arange(whole)] = data
     shared.owners.touch(warp, grains, lanes, True, "shared")
 
 

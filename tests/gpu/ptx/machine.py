@@ -72,7 +72,9 @@ def _decode(program: Program, instruction: Instruction) -> _Decoded:
 def _grain(program: Program, space: str) -> int:
     """The fewest bytes that an access to a memory has: a generic one may go to either."""
     sizes = [16]
-    for words in (each.words for each in program.instructions):
+    for words, operands in ((each.words, each.operands) for each in program.instructions):
+        if words[:2] == ["cp", "async"] and len(operands) > 1:
+            sizes.append(int(operands[2]))
         reaches = words[0] in ("ld", "st", "atom", "red") and not {"param", "local", "const"} & set(words)
         if reaches and (space in words or not {"shared", "global"} & set(words)):
             sizes.append(np.dtype(NUMPY[words[-1]]).itemsize)
