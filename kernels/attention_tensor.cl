@@ -207,7 +207,7 @@ GROUP_KERNEL(LANES) void attend_tiles(
     if (from[0] >= split_end) split_end = split_end_of(from[0], split);
     const int to = block_end(from[0], split_end);
     const bool whole = max(all_first, from[0] & -KEYS) == from[0] && to - from[0] == KEYS && to <= all_end;
-    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE], unit[OF_LANE];
+    float scores[KEYS / 8][NUMBERS], shrink[OF_LANE];
 #if FLOAT_CELLS
     ARRIVED(0);
     barrier(CLK_LOCAL_MEM_FENCE);  // K has come for all, and the slot of V is free
@@ -267,7 +267,10 @@ GROUP_KERNEL(LANES) void attend_tiles(
 #else
       Operand weights[KEYS / 16];
 #if FLOAT_CELLS
+      float unit[OF_LANE];
       scale_weights(&lines, scales, from[0], to, t, scores, scores, unit);
+#else
+      const float* unit = 0;  // weights are as they are
 #endif
       weights_as_operands(scores, weights);
       add_values(weights, shrink, unit, slots + slot * LOT_BYTES, l, own);

@@ -33,7 +33,7 @@ def bits(rows: Rows) -> None:
         what = f"{stored}, {precision}"
         same.append(rows.attempt(what, partial(_product, rows, device, stored, precision, inputs, out, many)))
         same.append(rows.attempt(f"put, {what}", partial(_puts, rows, device, stored, precision, inputs)))
-    for dtype, precision in (("float16", "auto"), ("float16", "fast"), ("float32", "auto")):
+    for dtype, precision in (("float16", "auto"), ("float16", "fast"), ("float32", "auto"), ("q8_0", "auto")):
         what = f"{dtype}, {precision}"
         same.append(rows.attempt(what, partial(_attention, rows, device, dtype, precision, history)))
     if not all(same):
