@@ -4,11 +4,12 @@
 // Weights are read as they are packed (matmul_stored.clh): float16, q8_0 or blocks of 2 to 6 bits, whose integers halves
 // hold exactly. A number of x becomes halves, `high` + `low` of a row that was multiplied by a power of two
 // (matmul_halves.clh), 22 bits, or with one of TERMS `high` alone, 11: in the product's launch where rows are FEW, else by
-// matrix_split before it.
+// matrix_split before it. Weights of bfloat16, which has float32's range and 8 bits, stay what they are: x becomes three of
+// bfloat16 there, 24 bits, or with one of TERMS two, 16 bits.
 //
 // One order of sums for any number of rows, so that a row's bits do not depend on the rows beside it:
 //
-//     block   32 k     for each k that share scales, one chain of the unit from 0: high and low of 16 k, then of the others
+//     block   32 k     for each k that share scales, one chain of the unit from 0: all terms of 16 k, then of the others
 //     slice   a quarter of the blocks: ascending float32 sums of its blocks, scaled where the type has scales
 //     y       (((0 + p_0) + p_1) + p_2) + p_3, divided by the row's power of two, plus `add`
 //
@@ -24,7 +25,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef STORED
-#define STORED 1  // kernels/matmul_stored.clh: 1, or 3 to 11
+#define STORED 1  // kernels/matmul_stored.clh: 1 to 11
 #endif
 #ifndef FEW
 #define FEW 1
@@ -36,6 +37,9 @@
 #define LANES 64  // of matrix_split
 #endif
 
+#define BFLOATS (STORED == 2)
+#define X_TERMS (TERMS + BFLOATS)  // of a number of x
+
 #include "matrix_unit.clh"
 #undef VW
 #define VW 4
@@ -45,7 +49,7 @@
 #include "matmul_lines.clh"
 #include "reduce.clh"
 
-#if STORED == 1
+#if STORED < 3
 #define HAS_SCALES 0
 #else
 #define HAS_SCALES 1
@@ -83,7 +87,7 @@
 
 // Local memory of a block; before the first, of find_exponents.
 #define W_WORDS_OF_BLOCK (AT_ONCE * GROUP_OUTPUTS * STEP_WORDS)
-#define BLOCK_WORDS (W_WORDS_OF_BLOCK + AT_ONCE * TERMS * GROUP_ROWS * STEP_WORDS)
+#define BLOCK_WORDS (W_WORDS_OF_BLOCK + AT_ONCE * X_TERMS * GROUP_ROWS * STEP_WORDS)
 #define LOCAL_WORDS (FEW && GROUP_ROWS * (GROUP_LANES + 4) > BLOCK_WORDS ? GROUP_ROWS * (GROUP_LANES + 4) : BLOCK_WORDS)
 
 #if EMULATED
@@ -101,7 +105,7 @@ typedef struct {
 } Wave;
 
 INLINE void x_words(const __local uint* xs, const Wave* own, int tile, int half_, int term, uint* words) {
-  const int first = (own->slice * TERMS + term) * GROUP_ROWS + own->rows + tile * TILE;
+  const int first = (own->slice * X_TERMS + term) * GROUP_ROWS + own->rows + tile * TILE;
   UNROLL
   for (int j = 0; j < X_WORDS; ++j)
     words[j] = xs[(first + X_ROW(own->l, j)) * STEP_WORDS + half_ * 8 + X_PAIR(own->l, j)];
@@ -115,7 +119,7 @@ INLINE void w_words(const __local uint* ws, const Wave* own, int tile, int half_
 
 // part += half of a block of x, all its terms, times `w`.
 #define MULTIPLY_TERMS(part, row_tile, half_, w)                           \
-  UNROLL for (int term = 0; term < TERMS; ++term) {                        \
+  UNROLL for (int term = 0; term < X_TERMS; ++term) {                      \
     uint x_[X_WORDS];                                                      \
     x_words(xs, own, row_tile, half_, term, x_);                           \
     MULTIPLY(part, x_, w, own->wave, own->l);                              \
@@ -172,15 +176,15 @@ INLINE void multiply_block(const __local uint* xs, const __local uint* ws, const
 
 // ---- kernels -------------------------------------------------------------------------------------------------------
 
-// Row r of x as halves: [high: M][k_size], then, of two TERMS, [low: M][k_size]; back[r] is what sums are multiplied by.
+// x in terms, [term][M][k_size]; back[r] is what the sums of row r are multiplied by.
 // Global size (LANES, M), local size (LANES, 1).
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void matrix_split(
-    __global const float* restrict x, ulong x_offset, __global uint* restrict halves, ulong halves_offset,
+    __global const float* restrict x, ulong x_offset, __global uint* restrict terms, ulong terms_offset,
     __global float* restrict back, ulong back_offset, int m_size, int k_size) {
   __local float shared[LANES];
   const int lane = get_local_id(0), row = get_global_id(1);
   x += x_offset + (ulong)row * k_size;
-  halves += (halves_offset + (ulong)row * k_size) / 2;
+  terms += (terms_offset + (ulong)row * k_size) / 2;
   float top = 0.0f;
   for (int k = lane * 4; k < k_size; k += LANES * 4)
     top = fmax(top, largest_of_4(*(const __global float4*)(x + k)));
@@ -189,12 +193,13 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void matrix_split(
   for (int k = lane * 4; k < k_size; k += LANES * 4) {
     Four four;
     split_4(*(const __global float4*)(x + k) * power_of_two(exponent), &four);
-    for (int term = 0; term < TERMS; ++term)
-      *(__global uint2*)(halves + ((ulong)term * m_size * k_size + k) / 2) = four.terms[term];
+    UNROLL
+    for (int term = 0; term < X_TERMS; ++term)
+      *(__global uint2*)(terms + ((ulong)term * m_size * k_size + k) / 2) = four.terms[term];
   }
 }
 
-// x: float32 where rows are FEW, and `back` is not read; else halves. Global size (GROUP_LANES * ceil(packed outputs /
+// x: float32 where rows are FEW, and `back` is not read; else its terms. Global size (GROUP_LANES * ceil(packed outputs /
 // GROUP_OUTPUTS), ceil(M / GROUP_ROWS)), local size (GROUP_LANES, 1).
 __kernel WAVE_KERNEL __attribute__((reqd_work_group_size(GROUP_LANES, 1, 1))) void matrix_products(
     __global const X* restrict x, ulong x_offset, __global const float* restrict back, ulong back_offset,

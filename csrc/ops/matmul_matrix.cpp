@@ -78,12 +78,12 @@ void matmul_matrix(const MatrixVariant& variant, const Tensor& x, const Tensor& 
                    ends.has_add, y.buffer(), ends.y_at, sides.m, sides.n, sides.k, ends.y_stride);
   };
   if (variant.few) return multiply(x, x);
-  const Tensor halves = Tensor::empty(device, DType::kFloat16, {variant.terms, sides.m, sides.k}),
+  const Tensor terms = Tensor::empty(device, term_dtype(variant.stored), {variant.x_terms(), sides.m, sides.k}),
                back = Tensor::empty(device, DType::kFloat32, {sides.m});
   device->launch(device->kernel("matmul_matrix", "matrix_split", variant.options()),
                  {kSplitLanes, static_cast<std::size_t>(sides.m), 0}, {kSplitLanes, 1, 0}, x.buffer(), x.offset(),
-                 halves.buffer(), halves.offset(), back.buffer(), back.offset(), sides.m, sides.k);
-  multiply(halves, back);
+                 terms.buffer(), terms.offset(), back.buffer(), back.offset(), sides.m, sides.k);
+  multiply(terms, back);
 }
 
 }  // namespace bare
@@ -91,9 +91,7 @@ void matmul_matrix(const MatrixVariant& variant, const Tensor& x, const Tensor& 
 bool launch_matrix(const Tensor& x, const Tensor& panels, const Sides& sides, const TensorKind& kind, const Tensor& add,
                    const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
-  const bool halves = kind.stored != WeightDType::kBFloat16;  // whose range these do not have
-  if (!may_round(kind.precision) || !has_matrix_unit(*device) || !halves || !tensor_takes(x, sides, kind.stored))
-    return false;
+  if (!may_round(kind.precision) || !has_matrix_unit(*device) || !tensor_takes(x, sides, kind.stored)) return false;
   for (std::int32_t terms = terms_of(kind.precision); terms <= kMostTerms; ++terms) {
     const MatrixVariant variant = choose_matrix(*device, sides, kind, terms);
     if (!matrix_works(device, variant)) continue;

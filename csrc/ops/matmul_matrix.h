@@ -1,10 +1,10 @@
 // Private to ops/: products of packed weights by matrix units that are not NVIDIA's (kernels/matmul_matrix.cl).
 //
-// The same weights as the other families read, float16 or quantised, in the same order; k is a multiple of 32. Up
-// to 16 rows are one launch, of groups with 32 outputs each; more become halves by a launch of their own, then a group
-// takes 64 outputs of 64 rows. Both forms sum alike, so a row's bits do not depend on the rows beside it: where either
-// fails its self-test, neither is used. One term that fails is replaced by two, these by the work-group family
-// (matmul_group.h), whose sums are rounded otherwise.
+// The same weights as the other families read, float16, bfloat16 or quantised, in the same order; k is a multiple of
+// 32. Up to 16 rows are one launch, of groups with 32 outputs each; more are split into terms of 16 bits by a launch of
+// their own, then a group takes 64 outputs of 64 rows. Both forms sum alike, so a row's bits do not depend on the rows
+// beside it: where either fails its self-test, neither is used. One term that fails is replaced by two, these by the
+// work-group family (matmul_group.h), whose sums are rounded otherwise.
 //
 // Threads: every function may be called from any thread.
 #pragma once
@@ -23,11 +23,12 @@ struct MatrixVariant {
   std::optional<Activation> gated;
   cl::MatrixUnit unit = cl::MatrixUnit::kWmma;
   bool emulated = false;                  // by plain OpenCL C
-  std::int32_t terms = 2;                 // halves that stand for a number of x
+  std::int32_t terms = 2;                 // halves that stand for a number of x, as terms_of has them
   bool few = true;                        // a group has one tile of rows
   std::int32_t rows() const noexcept;     // of a group
   std::int32_t outputs() const noexcept;  // of a group, packed
   std::size_t lanes() const noexcept;     // of a group
+  std::int32_t x_terms() const noexcept { return x_terms_of(stored, terms); }
   std::string options() const;
   std::string key() const;  // for self-tests; of both forms
 };

@@ -320,7 +320,7 @@ bool matrix_agrees(const cl::DevicePtr& device, MatrixVariant variant) {
       found[few].resize(small.y.size());
       small.y.copy_to_host(found[few].data());
     };
-    if (!agrees(device, variant.stored, variant.gated, launch, true, {.halves = variant.terms == 1})) return false;
+    if (!agrees(device, variant.stored, variant.gated, launch, true, {.halves = variant.x_terms() == 1})) return false;
   }
   if (!same_bits(found[0], found[1])) return false;
   const SmallProduct small(device, sides);

@@ -58,8 +58,7 @@ struct Terms {
 };
 Terms split(const TensorVariant& variant, const Tensor& x, const Sides& sides) {
   const cl::DevicePtr& device = x.device();
-  const DType dtype = variant.stored == WeightDType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
-  Terms terms{Tensor::empty(device, dtype, {variant.x_terms(), sides.m, sides.k}),
+  Terms terms{Tensor::empty(device, term_dtype(variant.stored), {variant.x_terms(), sides.m, sides.k}),
               Tensor::empty(device, DType::kFloat32, {sides.m})};
   device->launch(device->kernel("matmul_tensor_many", "tensor_split", variant.options()),
                  {kLanes, static_cast<std::size_t>(sides.m), 0}, {kLanes, 1, 0}, x.buffer(), x.offset(),

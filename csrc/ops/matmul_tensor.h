@@ -36,8 +36,7 @@ struct TensorVariant {
   bool saves_locally = true;               // of many: sums of earlier slices in local memory, not in registers
   bool normed = false;                     // of few: x is normed first
   std::optional<CellFormats> stored_in{};  // of few: q, k and v are rotated, and k and v stored in such cells
-  // Terms of 16 bits that a number of x becomes: of bfloat16, which has 8 bits and no other range, one more.
-  std::int32_t x_terms() const noexcept { return terms + (stored == WeightDType::kBFloat16 ? 1 : 0); }
+  std::int32_t x_terms() const noexcept { return x_terms_of(stored, terms); }
   std::string options() const;
   std::string key() const;  // for self-tests
 };

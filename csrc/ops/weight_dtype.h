@@ -43,6 +43,14 @@ inline bool may_round(Precision precision) noexcept { return precision != Precis
 // Halves that stand for a float32 number where matrix instructions multiply it.
 inline constexpr std::int32_t kMostTerms = 2;
 inline std::int32_t terms_of(Precision precision) noexcept { return precision == Precision::kFast ? 1 : 2; }
+// What stands for it where weights of this type are multiplied in place of so many halves: of bfloat16, which has 8
+// bits and no other range, one more.
+inline DType term_dtype(WeightDType stored) noexcept {
+  return stored == WeightDType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
+}
+inline std::int32_t x_terms_of(WeightDType stored, std::int32_t terms) noexcept {
+  return terms + (stored == WeightDType::kBFloat16 ? 1 : 0);
+}
 const char* name_of(Precision precision) noexcept;  // "auto", "exact", "fast"
 // Throws kArgument for an unknown name as `[where] precision: got ...`.
 Precision precision_from_name(std::string_view name, std::string_view where);

@@ -74,4 +74,14 @@ inline void check_rows(const std::vector<float>& got, const std::vector<float>& 
   }
 }
 
+// Of products by two terms of bfloat16: each number of x is off by up to 2^-17 of itself, and by more than float32's.
+inline void check_two_terms(const std::vector<float>& got, const std::vector<float>& wanted) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(double{got[i]} - wanted[i], 2), size += std::pow(double{wanted[i]}, 2);
+  }
+  EXPECT_LE(error, size * std::pow(2.0, -34));
+  EXPECT_GE(error, size * std::pow(2.0, -46));
+}
+
 }  // namespace kvtrie::ops

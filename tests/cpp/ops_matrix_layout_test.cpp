@@ -1,5 +1,7 @@
 // Which lane holds what of a product by a matrix unit: kernels/matrix_layout.clh against the tables of the vendors'
-// documents, which it names.
+// documents, which it names. For float16 and bfloat16 alike: AMD's matrix instruction calculator prints the same tables
+// of A, B and D for both (-a cdna3 -i v_mfma_f32_16x16x16_bf16, -a rdna3 -i v_wmma_f32_16x16x16_bf16; -A, -B, -D with
+// -R), and Intel's document has one text for matrices of 16 bits.
 #include <gtest/gtest.h>
 
 #include <array>

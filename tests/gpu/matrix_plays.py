@@ -15,8 +15,9 @@ from plays import Case, empty, launch
 from tensor_plays import Product
 from variants import MATRIX_UNITS, MatrixUnit, Variant, matrix_variant
 
-# Two halves have 22 bits; the emulation adds 64 products one by one in float32, of which each is off by 2^-24 of a sum
-# at most, so their chain by the root of 64 times as much where errors do not agree, 5e-7, and half of that besides.
+# Two halves have 22 bits, three terms of bfloat16 24; the emulation adds 64 products one by one in float32 (96 with
+# three terms), of which each is off by 2^-24 of a sum at most, so their chain by the root of 64 times as much where
+# errors do not agree, 5e-7 (6e-7), and half of that besides.
 _BOUND = 1e-6
 # Types with scales read these behind it, so their plays notice.
 _EMULATED = "the last one of a step: halves are read before the emulation's own last barrier, which stands in for it"
@@ -57,19 +58,19 @@ def _product(unit: MatrixUnit, few: bool, product: MatrixProduct, unseen: tuple[
     return Case(variant, "matrix_products", play, unseen)
 
 
-def _split(unit: MatrixUnit, terms: int) -> Case:
-    product = MatrixProduct(3, 64, 544, 1, terms=terms)
+def _split(unit: MatrixUnit, stored: int, terms: int) -> Case:
+    product = MatrixProduct(3, 64, 544, stored, terms=terms)
 
     def play(program: ptx.Program, seed: int) -> ptx.Report:
         memory, wanted = ptx.GlobalMemory(), product.split
-        halves, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
-        given = [product.given, 0, halves, 0, back, 0, product.rows, product.k]
+        made, back = memory.put(np.zeros_like(wanted.placed)), memory.put(np.zeros_like(wanted.back))
+        given = [product.given, 0, made, 0, back, 0, product.rows, product.k]
         report = launch(program, (1, product.rows, 1), 64, memory, given, seed)
-        assert (memory.get(halves, wanted.placed.shape, np.uint16) == wanted.in_order()).all()
+        assert (memory.get(made, wanted.placed.shape, np.uint16) == wanted.in_order()).all()
         assert (memory.get(back, wanted.back.shape, np.float32) == wanted.back).all()
         return report
 
-    return Case(emulated(unit, 1, True, terms=terms), "matrix_split", play, ((7, _KEPT),))
+    return Case(emulated(unit, stored, True, terms=terms), "matrix_split", play, ((7, _KEPT),))
 
 
 MATRIX_PLAYS: list[Case] = [
@@ -81,6 +82,9 @@ MATRIX_PLAYS: list[Case] = [
     _product(WMMA, False, MatrixProduct(66, 40, 64, 3)),
     _product(MFMA, False, MatrixProduct(17, 40, 64, 3, terms=1)),
     _product(DPAS, False, MatrixProduct(17, 24, 96, 1, gated=True), ((0, _EMULATED),)),
-    _split(WMMA, 2),
-    _split(DPAS, 1),
+    _product(WMMA, False, MatrixProduct(17, 24, 64, 2), ((0, _EMULATED),)),
+    _product(DPAS, True, MatrixProduct(3, 24, 160, 2, terms=1), ((2, _EMULATED),)),
+    _split(WMMA, 1, 2),
+    _split(DPAS, 1, 1),
+    _split(MFMA, 2, 2),
 ]

@@ -60,12 +60,13 @@ class Variant(NamedTuple):
 class MatrixUnit(NamedTuple):
     """A matrix unit of kernels/matrix_layout.clh: lanes of a wave, rows of its tile, lanes of a group of many rows.
 
-    ``instruction``: what the machine code of a product has.
+    ``instruction``, ``of_bfloats``: what the machine code of a product has, and of one with weights of bfloat16.
     """
 
     number: int
     architecture: str
     instruction: str
+    of_bfloats: str
     wave: int
     tile: int
     many_lanes: int
@@ -76,9 +77,9 @@ class MatrixUnit(NamedTuple):
 
 
 MATRIX_UNITS = (
-    MatrixUnit(1, "gfx1100", "v_wmma_f32_16x16x16_f16", 32, 16, 256),
-    MatrixUnit(2, "gfx942", "v_mfma_f32_16x16x16_f16", 64, 16, 256),
-    MatrixUnit(3, "dg2", "dpas.8x8", 8, 8, 128),
+    MatrixUnit(1, "gfx1100", r"v_wmma_f32_16x16x16_f16 ", r"v_wmma_f32_16x16x16_bf16 ", 32, 16, 256),
+    MatrixUnit(2, "gfx942", r"v_mfma_f32_16x16x16_f16 ", r"v_mfma_f32_16x16x16_bf16 ", 64, 16, 256),
+    MatrixUnit(3, "dg2", r"dpas\.8x8 .*:hf .*:hf ", r"dpas\.8x8 .*:bf .*:bf ", 8, 8, 128),
 )
 
 
@@ -90,12 +91,13 @@ def matrix_variant(unit: MatrixUnit, stored: int, few: bool, further: tuple[str,
 
 def _matrix_products() -> list[Variant]:
     """matmul_matrix.cl, each on the architecture whose unit it asks for: all types of weights, few rows and many; of
-    q8_0 and q4_K what is gated, and of one term."""
+    bfloat16, q8_0 and q4_K what is gated, and of one term."""
     made = []
     for unit in MATRIX_UNITS:
         for few in (True, False):
-            made += [matrix_variant(unit, stored, few) for stored in (1, *range(3, 12))]
-            made += [matrix_variant(unit, stored, few, (each,)) for stored in (3, 8) for each in ("GATED=1", "TERMS=1")]
+            made += [matrix_variant(unit, stored, few) for stored in range(1, 12)]
+            further = [(stored, each) for stored in (2, 3, 8) for each in ("GATED=1", "TERMS=1")]
+            made += [matrix_variant(unit, stored, few, (each,)) for stored, each in further]
     return made
 
 

@@ -114,7 +114,7 @@ def load(
     bits, which loses more. NVIDIA's GPUs from compute capability 8.0 on multiply float16, bfloat16 and blocks by
     matrix instructions: "auto" makes two halves of an activation, 22 bits, and "fast" one, 11 bits, for attention,
     too; where weights are bfloat16, three terms of 8 bits and two (docs/gpu.md). AMD's and Intel's GPUs with such
-    instructions multiply float16 and blocks so. On other devices both are as "exact". docs/integers.md has what each
+    instructions multiply the same weights so. On other devices both are as "exact". docs/integers.md has what each
     gains and loses. A row's bits never depend on the rows beside it. ``fingerprint`` tells precisions apart even where
     they are the same, so that no cache, file or store made with one answers another.
 
