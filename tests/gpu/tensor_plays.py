@@ -51,15 +51,13 @@ def _halves(n: int, k: int, random: Any) -> Weights:
     return Weights(packed_halves(w), w.astype(np.float64))
 
 
-def _of_bfloats(bits: Any) -> Any:
+def of_bfloats(bits: Any) -> Any:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _bfloats(n: int, k: int, random: Any) -> Weights:
-    """With outputs of very different sizes, which halves would not hold."""
-    sizes = np.exp2(np.arange(n) % 7 * 9.0 - 30.0)[:, None]
+def _bfloats(n: int, k: int, random: Any, sizes: Any) -> Weights:
     bits = bfloats((random.standard_normal((n, k)) * sizes).astype(np.float32))
-    return Weights(packed_halves(bits.astype(np.uint16)), _of_bfloats(bits).astype(np.float64))
+    return Weights(packed_halves(bits.astype(np.uint16)), of_bfloats(bits).astype(np.float64))
 
 
 def _bytes_of_8_bits(n: int, k: int, random: Any) -> Weights:
@@ -138,11 +136,14 @@ def _bytes_of_blocks(n: int, k: int, stored: int, random: Any) -> Weights:
     return Weights(np.frombuffer(made.packed(stored), np.uint8), made.numbers(stored))
 
 
-def weights(n: int, k: int, stored: int) -> Weights:
-    """Random ones of a type."""
+def weights(n: int, k: int, stored: int, alike: bool = False) -> Weights:
+    """Random ones of a type. Of bfloat16 with outputs of very different sizes, which halves would not hold, unless
+    these are to be ``alike``."""
     random = np.random.default_rng(stored)
-    if stored < 3:
-        return (_halves if stored == 1 else _bfloats)(n, k, random)
+    if stored == 1:
+        return _halves(n, k, random)
+    if stored == 2:
+        return _bfloats(n, k, random, 0.05 if alike else np.exp2(np.arange(n) % 7 * 9.0 - 30.0)[:, None])
     return _bytes_of_8_bits(n, k, random) if stored == 3 else _bytes_of_blocks(n, k, stored, random)
 
 
@@ -164,7 +165,7 @@ class Terms(NamedTuple):
     @classmethod
     def of(cls, x: Any, terms: int, stored: int) -> Terms:
         """Halves, or of weights of bfloat16 one more of these."""
-        write, read = (bfloats, _of_bfloats) if stored == 2 else (halves, _of_halves)
+        write, read = (bfloats, of_bfloats) if stored == 2 else (halves, _of_halves)
         terms += stored == 2
         top = np.abs(x).max(-1)
         exponent = np.minimum(141 - (top.view(np.uint32) >> 23).astype(np.int64), 126)

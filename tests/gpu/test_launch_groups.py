@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 import ptx
+from circles import CIRCLE
 from step_plays import Step, play, program_of, text_of
 
 
@@ -16,10 +17,17 @@ def test_any_number_of_groups(groups: int) -> None:
     play(step, groups, program_of(step), groups)
 
 
-@pytest.mark.parametrize(("rows", "stored", "terms"), [(1, 1, 2), (3, 1, 1)])
-def test_kinds_of_steps(rows: int, stored: int, terms: int) -> None:
-    """One row, halves, and one half for a number of x."""
-    step = Step(rows, stored, terms)
+# Rows, weights, terms, whether cells are float32. The further ones are played by `./dev kernels --play`, and not in CI.
+STEPS = [(1, 1, 2, False), (3, 1, 1, False), (4, 2, 2, True)]
+FURTHER = [(1, 2, 2, False), (3, 2, 1, False), (4, 2, 2, False), (1, 2, 2, True), (1, 1, 2, True), (4, 3, 2, True)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "stored", "terms", "floats"), STEPS if CIRCLE == "ci" else [*STEPS, *FURTHER], ids=str
+)
+def test_kinds_of_steps(rows: int, stored: int, terms: int, floats: bool) -> None:
+    """One row, halves, one half for a number of x; weights of bfloat16, and cells of float32."""
+    step = Step(rows, stored, terms, floats)
     play(step, 3, program_of(step), 1)
 
 

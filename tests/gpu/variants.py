@@ -239,17 +239,19 @@ def _attention_tensor() -> list[Variant]:
             for dim, form, terms, merges, cells in made]  # fmt: skip
 
 
-def step_variant(stored: int, rows: int, dim: int, terms: int = 2) -> Variant:
+def step_variant(stored: int, rows: int, dim: int, terms: int = 2, floats: bool = False) -> Variant:
     """A decode step as one launch, of a dense model (csrc/ops/launch_graph_options.cpp): products of q, k and v, of o
     and down, of gate and up, and of the head, attention with heads of ``dim``, and what
-    adds a bias. Embeddings are halves, or the head's weights."""
-    forms = ({"NORMED": 1, "QKV": 1}, {}, {"NORMED": 1, "GATED": 1}, {"NORMED": 1})
+    adds a bias. Embeddings are halves or bfloat16, or the head's weights. ``floats``: cells are float32."""
+    cells = {"CELL_FORMAT": 0, "V_FORMAT": 0} if floats else {}
+    forms = ({"NORMED": 1, "QKV": 1, **cells}, {}, {"NORMED": 1, "GATED": 1}, {"NORMED": 1})
     fixed = {"STORED": stored, "ROWS": rows, "TERMS": terms, "NORMED": 0, "QKV": 0, "GATED": 0, "CELL_FORMAT": 1,
              "V_FORMAT": 1}  # fmt: skip
     options = [f"{name}_FORM{i}={value}" for i, form in enumerate(forms) for name, value in {**fixed, **form}.items()]
-    embedding = ["WITH_embedding=1", "FROM=1", "TO=0"] if stored == 1 else ["WITH_embed=1", f"EMBED_STORED={stored}"]
+    rows_of = ["WITH_embedding=1", f"FROM={stored}", "TO=0"]
+    embedding = rows_of if stored < 3 else ["WITH_embed=1", f"EMBED_STORED={stored}"]
     options += [f"FORMS={len(forms)}", *embedding, "ROW_VW=4", "WITH_tensor_attend=1", "WITH_add=1"]
-    options += [f"K_DIM={dim}", f"ATTENTION_TERMS={terms}"]
+    options += [f"K_DIM={dim}", f"ATTENTION_TERMS={terms}", *(["ATTENTION_FORMAT=0"] if floats else [])]
     return Variant("launch_groups", tuple(options), ("run_groups", "locate"), 128)
 
 
@@ -305,6 +307,6 @@ def _small() -> list[Variant]:
     ]
 
 
-STEPS = [step_variant(1, 1, 128), step_variant(3, 8, 64)]
+STEPS = [step_variant(1, 1, 128), step_variant(3, 8, 64), step_variant(2, 8, 64, floats=True)]
 MATRIX_VARIANTS = _matrix_products()
 VARIANTS = [*_products(), *_tensor_products(), *_attention(), *_small(), *STEPS]
