@@ -14,7 +14,8 @@ and their eviction are real.
     every N    states every so many tokens
     ends       where messages end, or fields begin, as the caller says
     depths     as many as every 512 would be, by a dynamic program over the depths of earlier partings (partings.py)
-    contexts   behind tokens that stood before two earlier partings
+    contexts   behind tokens that stood before two earlier partings, as a cache finds them (csrc/tree/partings.h);
+               it does so beside ends, too, where it is not told otherwise, as here
     hindsight  those that are needed next, of all that could be made (partings.py)
 
 Beside ends, depths and contexts there is a state every 512 tokens where none of them is within 256.
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtrie import _core, replay
-from partings import Contexts, Depths, hindsight
+from partings import Depths, hindsight
 from report import Report, Rows, arguments
 from workload import ANSWER, SYSTEM_LENGTHS, TEXT, Day, Random
 
@@ -139,8 +140,8 @@ class Workload(NamedTuple):
 
 def workload(prompts: Iterable[Prompt], every: int = 512, step: int = 16) -> Workload:
     """With what each way of placing makes of it, one request after the other. ``step``: symbols of a bin of depths."""
-    made = Workload([], [], {"ends": [], "depths": [], "contexts": []}, every)
-    tree, depths, contexts = _core.Replay(CELLS), Depths(every, step), Contexts()
+    made = Workload([], [], {"ends": [], "depths": []}, every)
+    tree, depths = _core.Replay(CELLS), Depths(every, step)
     for prompt in prompts:
         tokens, last = prompt.tokens, len(prompt.tokens) - 1
         known = min(tree.serve(tokens, prompt.answer)[1], last)
@@ -148,16 +149,14 @@ def workload(prompts: Iterable[Prompt], every: int = 512, step: int = 16) -> Wor
         made.known.append(known)
         made.placed["ends"].append(prompt.ends)
         made.placed["depths"].append(depths.place(known, last))
-        made.placed["contexts"].append(contexts.place(tokens, known, last))
         if known > 0:
             depths.learn(known)
-            contexts.learn(tokens, known)
     return made
 
 
-def again(load: Workload, slots: int, every: int, placed: str = "") -> int:
+def again(load: Workload, slots: int, every: int, placed: str = "", contexts: bool = False) -> int:
     """Known tokens that were computed again."""
-    tree, total = _core.Replay(CELLS, slots=slots, checkpoint_every=every), 0
+    tree, total = _core.Replay(CELLS, slots=slots, checkpoint_every=every, find_partings=contexts), 0
     ends = load.placed[placed] if placed else [()] * len(load.prompts)
     for prompt, known, here in zip(load.prompts, load.known, ends, strict=True):
         total += known - tree.serve(prompt.tokens, prompt.answer, message_ends=here)[2]
@@ -168,6 +167,7 @@ def measured(load: Workload, slots: int) -> dict[str, int]:
     """Known tokens that were computed again, by where states are kept."""
     made = {f"every {512 // part}": again(load, slots, load.every // part) for part in (1, 8)}
     made |= {name: again(load, slots, load.every, name) for name in load.placed}
+    made["contexts"] = again(load, slots, load.every, contexts=True)
     made["hindsight"] = hindsight(load.prompts, load.known, slots)
     return made
 

@@ -1,13 +1,11 @@
 """Where earlier prompts parted: states placed by that, and what knowing the future would allow.
 
 A prompt *parts* from what is known at the length up to which it was seen before. ``Depths`` places states by the depths
-of earlier partings, ``Contexts`` behind the tokens that stood before them; ``hindsight`` keeps, of all states, those
-that are needed next. Units: tokens.
+of earlier partings; ``hindsight`` keeps, of all states, those that are needed next. Units: tokens.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -78,26 +76,6 @@ def cheapest(weights: npt.NDArray[np.float64], before: float, count: int) -> lis
         stop = int(start[stop])
         chosen.append(stop)
     return chosen[::-1]
-
-
-class Contexts:
-    """States where a prompt has the tokens that stood before earlier partings, such as a name before its value."""
-
-    LENGTH = 4  # tokens that are compared
-    LEAST = 2  # partings that were seen behind them
-
-    def __init__(self) -> None:
-        self._seen: Counter[tuple[int, ...]] = Counter()
-
-    def learn(self, tokens: Sequence[int], depth: int) -> None:
-        """A prompt of these tokens parted there."""
-        if depth >= self.LENGTH:
-            self._seen[tuple(tokens[depth - self.LENGTH : depth])] += 1
-
-    def place(self, tokens: Sequence[int], known: int, end: int) -> list[int]:
-        """Depths behind ``known`` and before ``end``."""
-        places = range(max(known + 1, self.LENGTH), end)
-        return [at for at in places if self._seen.get(tuple(tokens[at - self.LENGTH : at]), 0) >= self.LEAST]
 
 
 class Prompt(Protocol):

@@ -209,6 +209,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   }
   if (state_->caches.has_points())
     session->at_.wanted = points_of_prompt(length, session->report_, session->at_.atomic);
+  if (!state_->caches.states.empty() && options.publish) state_->add_partings(session->at_, tokens, session->report_);
   ++state_->totals.begins;
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);
@@ -218,6 +219,16 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
     state_->totals.recomputed_instead += static_cast<std::uint64_t>(known - session->report_.reusable);
   }
   return session;
+}
+
+void PrefixCacheState::add_partings(Cursor& cursor, std::span<const Token> prompt, const ReusePlan& report) {
+  if (!options.find_partings) return;
+  const auto length = static_cast<std::int32_t>(prompt.size());
+  const std::int32_t known = std::min(report.matched, length - 1);
+  const Group group = cursor.node->group();
+  cursor.message_ends.merge(partings.find(group, prompt, known), length,
+                            Checkpointer::least_between_message_ends(options.checkpoint_every));
+  if (known > 0) partings.learn(group, prompt, known);
 }
 
 StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t chunk,

@@ -57,8 +57,9 @@ struct PrefixCacheOptions {
   VictimPolicy policy = VictimPolicy::kLru;
   LoadPolicy load = LoadPolicy::kAuto;
   std::int32_t checkpoint_every = 512;  // tokens between spaced restore points, for recurrent caches
-  std::uint32_t growth = 256;           // cells reserved ahead of a growing session
-  double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
+  bool find_partings = true;   // keep recurrent states where prompts part behind the same tokens (tree/partings.h)
+  std::uint32_t growth = 256;  // cells reserved ahead of a growing session
+  double max_pinned_fraction = 0.5;  // of the smallest pool: what pins may hold
   // Seconds; for ages, times to live and what steps and page-ins take. Called under no lock. Empty: all of these are 0.
   std::function<double()> clock;
   // The time of a step is that of the device's own clock (step_times.h), for a `clock` that counts real seconds. Else

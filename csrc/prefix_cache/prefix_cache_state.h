@@ -46,6 +46,7 @@
 #include "tree/live_sessions.h"
 #include "tree/namespaces.h"
 #include "tree/node_places.h"
+#include "tree/partings.h"
 #include "tree/pending_loads.h"
 #include "tree/quotas.h"
 #include "tree/removal.h"
@@ -77,6 +78,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Quotas quotas KVTRIE_GUARDED_BY(gate.mutex){caches, trie, namespaces};
   NodePlaces places KVTRIE_GUARDED_BY(gate.mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(gate.mutex){trie, places, orders, options.checkpoint_every};
+  Partings partings KVTRIE_GUARDED_BY(gate.mutex);
   Leases leases KVTRIE_GUARDED_BY(gate.mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(gate.mutex);  // only the totals are kept here
   Demand demand KVTRIE_GUARDED_BY(gate.mutex){options.disk_after};
@@ -134,6 +136,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   // What `begin` would come to now, with the last token left to compute.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)
       KVTRIE_REQUIRES(gate.mutex);
+  // Ends of messages where prompts part behind the same tokens; `report`: how `prompt` begins.
+  void add_partings(Cursor& cursor, std::span<const Token> prompt, const ReusePlan& report) KVTRIE_REQUIRES(gate.mutex);
   // As deep as the tree and a store allow. Lets go of the mutex.
   ReusePlan advance(Cursor& cursor, std::int32_t limit, Call& call) KVTRIE_REQUIRES(gate.mutex);
   // The path to a node that has come to be wanted (demand.h). Failures are logged: the call is tried again where it

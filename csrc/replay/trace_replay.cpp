@@ -71,6 +71,7 @@ Replay::Replay(const ReplayOptions& options) : options_(checked(options)), now_(
   PrefixCacheOptions settings;
   settings.growth = options_.window > 0 ? kWindowGrowth : 0;
   settings.checkpoint_every = options_.checkpoint_every;
+  settings.find_partings = options_.find_partings;
   settings.host_bytes =
       checked_mul(options_.host_capacity, shape_of(options_.capacity).bytes_per_cell(), "replay", "host_capacity");
   settings.clock = [now = now_] { return *now; };

@@ -34,6 +34,7 @@ struct ReplayOptions {
   std::uint32_t window_capacity = 0;    // cells for those; at least window + chunk
   std::uint32_t slots = 0;              // also recurrent layers, with so many states, at least 2; 0: none
   std::int32_t checkpoint_every = 512;  // distance of their spaced restore points
+  bool find_partings = true;            // states of recurrent layers where prompts part behind the same symbols
   std::uint64_t host_capacity = 0;      // symbols that the host tier takes in; 0: no such tier
   std::uint32_t chunk = 0;              // most symbols in one step; 0: no limit, and 512 with a window
 };

@@ -9,7 +9,8 @@
 //     points              s         s         d         s                l           e
 //
 //     wanted of the prompt    `l` before its last token; `d` where it diverges from the known  (begin, append)
-//     ends of messages        `m` where a message of the prompt ends (tree/message_ends.h)
+//     ends of messages        `m` where a message of the prompt ends (tree/message_ends.h), or others parted behind the
+//                             same tokens (tree/partings.h)
 //     spaced                  `s` every `checkpoint_every` tokens, while states cannot be computed back
 //     at the end              `e` where a conversation closes, or a user marks it
 //

@@ -2,7 +2,8 @@
 //
 // Concept. An edited message, another answer, another question about the same document: prompts part where a message
 // ends, and nearly nowhere else. Whoever writes a prompt knows these lengths, and a recurrent state that is kept at one
-// of them serves the prompt that parts there. They take the place of the spaced restore points around them:
+// of them serves the prompt that parts there; some are found by the tokens before them (partings.h). They take the
+// place of the spaced restore points around them:
 //
 //     prompt   [ system 0..90 | user 90..140 | answer 140..1900 | user 1900..1960 ]
 //     kept                    m              m                  m
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -37,6 +39,15 @@ class MessageEnds {
       before = end;
       if (length - end >= least) add(end, least);
     }
+  }
+
+  // Also at these lengths, which ascend, of a prompt of `length`.
+  void merge(const std::vector<std::int32_t>& more, std::int32_t length, std::int32_t least) {
+    std::vector<std::int32_t> all;
+    std::merge(ends_.begin(), ends_.end(), more.begin(), more.end(), std::back_inserter(all));
+    ends_.clear();
+    for (const std::int32_t end : all)
+      if (length - end >= least) add(end, least);
   }
 
   // REQUIRES: none is behind it.

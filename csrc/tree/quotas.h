@@ -26,7 +26,7 @@
 // (namespaces.h). Only caches that were made for quotas count; all namespaces then, so that any may get one.
 //
 // The next victim. A namespace with a quota is a group of the trie (trie/victim_order.h), and so has victim orders,
-// spaced restore points and device tokens of its own: the first that may go is found in each group as ever, and the one
+// restore points and device tokens of its own: the first that may go is found in each group as ever, and the one
 // that goes is the first of those. So a search costs O(groups) more, never a pass over protected nodes; and the
 // eviction of a namespace does not depend on the others. The namespace's root is locked, so that it keeps its numbers.
 //

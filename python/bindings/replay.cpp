@@ -18,7 +18,7 @@ std::uint32_t to_count(const py::object& value, const char* name, std::int64_t l
 std::unique_ptr<Replay> make(const Typed<"int">& capacity, const Typed<"str">& policy, bool whole,
                              const Typed<"int">& window, const Typed<"int">& window_capacity, const Typed<"int">& slots,
                              const Typed<"int">& checkpoint_every, const Typed<"int">& host_capacity,
-                             const Typed<"int">& chunk) {
+                             const Typed<"int">& chunk, bool find_partings) {
   ReplayOptions options;
   options.capacity = to_count(capacity, "capacity", 1);
   options.policy = policy_from_name(to_text(policy, "Replay", "policy"));
@@ -29,6 +29,7 @@ std::unique_ptr<Replay> make(const Typed<"int">& capacity, const Typed<"str">& p
   options.checkpoint_every = to_int32(checkpoint_every, "Replay", "checkpoint_every", 1);
   options.host_capacity = to_count(host_capacity, "host_capacity", 0);
   options.chunk = to_count(chunk, "chunk", 0);
+  options.find_partings = find_partings;
   return std::make_unique<Replay>(options);
 }
 
@@ -71,7 +72,7 @@ The trie, the planner, publishing and eviction are those of ``PrefixCache``; not
 needed. Counts are in symbols: tokens, or ids of blocks, each of which takes one cell.)");
   c.def(py::init(&make), py::arg("capacity"), py::arg("policy") = "lru", py::arg("whole") = false,
         py::arg("window") = 0, py::arg("window_capacity") = 0, py::arg("slots") = 0, py::arg("checkpoint_every") = 512,
-        py::arg("host_capacity") = 0, py::arg("chunk") = 0);
+        py::arg("host_capacity") = 0, py::arg("chunk") = 0, py::arg("find_partings") = true);
   c.def("serve", &serve, py::arg("tokens"), py::arg("output") = py::tuple(), py::arg("namespace") = "default",
         py::arg("time") = 0.0, py::arg("message_ends") = py::tuple(),
         R"((requested, matched, reused) of a prompt that arrives at ``time`` seconds; it is computed, then ``output``.

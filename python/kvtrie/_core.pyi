@@ -1050,6 +1050,7 @@ class Replay:
         checkpoint_every: int = 512,
         host_capacity: int = 0,
         chunk: int = 0,
+        find_partings: bool = True,
     ) -> None: ...
     def serve(
         self,

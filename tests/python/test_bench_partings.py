@@ -14,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 from bench_restore_points import again, day, forms, histories, workload
-from partings import Contexts, Depths, cheapest, hindsight
+from partings import Depths, cheapest, hindsight
 
 
 class Asked(NamedTuple):
@@ -54,16 +54,6 @@ def test_states_stand_before_the_depths_of_earlier_partings() -> None:
     assert depths.place(100, 101) == []
 
 
-def test_states_stand_behind_the_words_that_earlier_partings_followed() -> None:
-    contexts = Contexts()
-    name = [7, 8, 9, 10]
-    contexts.learn([1, 2, *name, 3], 6)
-    assert contexts.place([*name, 5, *name, 6, 6], 0, 10) == []
-    contexts.learn([*name, 4], 4)
-    assert contexts.place([*name, 5, *name, 6, 6], 0, 10) == [4, 9]
-    assert contexts.place([*name, 5, *name, 6, 6], 4, 9) == []
-
-
 def test_hindsight_keeps_what_is_needed_next() -> None:
     a, b = list(range(100, 130)), list(range(200, 230))
     asked = [Asked(each, [1]) for each in (a, b, [*a[:20], 5], [*b[:10], 5], [*a[:20], 6])]
@@ -84,6 +74,13 @@ def test_a_day_computes_a_quarter_of_what_it_did_when_old_states_were_equal() ->
     assert again(workload(day(60, 1)), 256, 512) < 89_337 // 4
 
 
-def test_ends_of_messages_save_half_of_the_grid() -> None:
+@pytest.mark.parametrize("slots", [256, 1024])
+def test_ends_of_messages_save_half_of_the_grid(slots: int) -> None:
     load = workload(histories(60, 1))
-    assert 2 * again(load, 1024, 512, "ends") < again(load, 1024, 512)
+    assert 2 * again(load, slots, 512, "ends") < again(load, slots, 512)
+
+
+@pytest.mark.parametrize("slots", [512, 1024])
+def test_fields_of_forms_are_found_without_a_word(slots: int) -> None:
+    load = workload(forms(60, 1))
+    assert 2 * again(load, slots, 512, contexts=True) < again(load, slots, 512)

@@ -296,6 +296,23 @@ def test_a_state_is_kept_where_a_message_ends(kind: str) -> None:
     assert cache.check() == []
 
 
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_state_is_kept_where_others_parted_behind_the_same_tokens(kind: str) -> None:
+    """A form with two fields: once two prompts parted at each, a new one is kept there without a word."""
+    cache, model = make(kind, **{**SMALL, "capacity": 2048, "spacing": 512})
+    first, second = words(1, 70), words(2, 40)
+
+    def form(name: int, town: int) -> list[int]:
+        return [*first, *words(10 + name, 40), *second, *words(100 + town, 40)]
+
+    for name, town in ((1, 1), (2, 2), (3, 3), (1, 4), (1, 5)):
+        run(cache, form(name, town), model)
+    run(cache, form(6, 6), model)
+    session = run(cache, form(6, 7), model)
+    assert (session.matched, session.reused) == (150, 150)
+    assert cache.check() == []
+
+
 @pytest.mark.parametrize("kind", ["dense", *WINDOWED])
 def test_without_states_message_ends_change_nothing(kind: str) -> None:
     made = []

@@ -1,0 +1,46 @@
+#include "tree/partings.h"
+
+#include <algorithm>
+
+namespace kvtrie {
+namespace {
+
+// Of the tokens before `length`. Two contexts of one hash only share their counts.
+std::uint64_t context_before(std::span<const Token> prompt, std::int32_t length) noexcept {
+  std::uint64_t hash = 0;
+  for (const Token token : prompt.subspan(static_cast<std::size_t>(length - Partings::kLength), Partings::kLength))
+    hash = (hash ^ static_cast<std::uint32_t>(token)) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+void Partings::learn(Group group, std::span<const Token> prompt, std::int32_t length) {
+  if (length < kLength) return;
+  Contexts& contexts = contexts_[group];
+  ++contexts[context_before(prompt, length)].partings;
+  while (contexts.size() > kMost) forget_half(contexts);
+}
+
+void Partings::forget_half(Contexts& contexts) {
+  for (auto& [hash, seen] : contexts) {
+    seen.partings /= 2;
+    seen.places /= 2;
+  }
+  std::erase_if(contexts, [](const auto& each) { return each.second.partings == 0; });
+}
+
+std::vector<std::int32_t> Partings::find(Group group, std::span<const Token> prompt, std::int32_t from) {
+  std::vector<std::int32_t> found;
+  const auto own = contexts_.find(group);
+  if (own == contexts_.end()) return found;
+  for (std::int32_t at = std::max(from + 1, kLength); at < static_cast<std::int32_t>(prompt.size()); ++at) {
+    const auto seen = own->second.find(context_before(prompt, at));
+    if (seen == own->second.end() || !seen->second.counts()) continue;
+    found.push_back(at);
+    ++seen->second.places;
+  }
+  return found;
+}
+
+}  // namespace kvtrie
