@@ -360,9 +360,11 @@ void RestorePoints::check(std::vector<std::string>& findings) const {
     for (std::size_t resource = 0; resource < orders_.resources(); ++resource)
       taking += point.exists() && point.on_device && takes(point, resource);
   });
-  for (const Kept& kept : kept_)
-    for (const auto& lists : kept.lists)
+  for (const Kept& kept : kept_) {
+    for (const auto& lists : kept.lists) {
       for (const Oldest& each : lists) listed += each.size();
+    }
+  }
   const auto compare = [&](const char* what, std::size_t found, std::size_t kept) {
     if (found != kept) findings.push_back(cat(what, ": counted ", found, ", kept ", kept));
   };
