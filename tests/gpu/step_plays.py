@@ -184,7 +184,7 @@ class Step:
     def _programs(self) -> list[tuple[tuple[Variant, str], int]]:
         few = (f"STORED={self.stored}", f"ROWS={1 if self.rows == 1 else 8}", *one_term(self.terms))
         stores = (*few, "NORMED=1", "QKV=1", f"CELL_FORMAT={int(not self.floats)}")
-        form = TensorForm(1, True).options(DIM, self.terms, True, self.floats)
+        form = TensorForm(1, True).options(DIM, self.terms, True, "float32" if self.floats else "float16")
         attention = Variant("attention_tensor", form, ("attend_tiles",), 32)
         of_layer = [_few(stores), ((attention, "attend_tiles"), 32), _few(few), _few((*few, "GATED=1", "NORMED=1")),
                     _few(few)]  # fmt: skip
