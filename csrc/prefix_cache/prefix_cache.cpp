@@ -225,10 +225,10 @@ void PrefixCacheState::add_partings(Cursor& cursor, std::span<const Token> promp
   if (!options.find_partings) return;
   const auto length = static_cast<std::int32_t>(prompt.size());
   const std::int32_t known = std::min(report.matched, length - 1);
-  const Group group = cursor.node->group();
-  cursor.message_ends.merge(partings.find(group, prompt, known), length,
+  const Partings::Whose whose{cursor.node->group(), cursor.name_space};
+  cursor.message_ends.merge(partings.find(whose, prompt, known), length,
                             Checkpointer::least_between_message_ends(options.checkpoint_every));
-  if (known > 0) partings.learn(group, prompt, known);
+  if (known > 0) partings.learn(whose, prompt, known);
 }
 
 StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t chunk,

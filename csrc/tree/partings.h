@@ -14,7 +14,8 @@
 // lengths that it was found at: words that stand everywhere are soon left alone. Of more than kMost contexts, all are
 // counted half, and those go of which nothing is left.
 //
-// Each group of namespaces (trie/victim_order.h) has its own, so that nobody's tokens say anything about another's.
+// A context is that of one namespace: nobody's tokens say anything about another's. Each group of namespaces
+// (trie/victim_order.h) counts its own, so that nobody makes another's be forgotten.
 //
 // Cost: O(tokens that a prompt adds). Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -36,10 +38,16 @@ class Partings {
   static constexpr std::uint32_t kLeast = 2, kPlaces = 64;
   static constexpr std::size_t kMost = 4096;
 
+  // Whose prompts: a namespace and its group.
+  struct Whose {
+    Group group = 0;
+    std::string_view name_space;
+  };
+
   // A prompt parted at `length`, or ended there.
-  void learn(Group group, std::span<const Token> prompt, std::int32_t length);
+  void learn(const Whose& whose, std::span<const Token> prompt, std::int32_t length);
   // Lengths above `from` and below that of the prompt that lie behind contexts which count: ascending.
-  std::vector<std::int32_t> find(Group group, std::span<const Token> prompt, std::int32_t from);
+  std::vector<std::int32_t> find(const Whose& whose, std::span<const Token> prompt, std::int32_t from);
 
  private:
   struct Seen {

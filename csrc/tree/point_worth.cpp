@@ -23,11 +23,11 @@ PointSort PointSort::spaced(double gap, double tail, bool returned) noexcept {
   return {number, std::ldexp(kPriorOfSpaced, g - t), std::max(gap, 1.0) / (1 << g)};
 }
 
-int PointWorth::doubling_of(std::uint64_t age) noexcept {
-  return std::min(static_cast<int>(std::bit_width(age + 1)) - 1, kAges - 1);
+int PointWorth::doubling_of(std::int64_t age) noexcept {
+  return std::min(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(age) + 1)) - 1, kAges - 1);
 }
 
-double PointWorth::worth(PointSort sort, std::uint64_t since) const noexcept {
+double PointWorth::worth(PointSort sort, std::int64_t since) const noexcept {
   const Seen& seen = seen_[static_cast<std::size_t>(sort.number())];
   const auto age = static_cast<double>(now_ - since);
   const int own = doubling_of(now_ - since);
@@ -43,16 +43,16 @@ double PointWorth::worth(PointSort sort, std::uint64_t since) const noexcept {
 }
 
 // Doubling d is the ages from 2^d - 1 on, 2^d of them.
-void PointWorth::count(PointSort sort, std::uint64_t since) noexcept {
+void PointWorth::count(PointSort sort, std::int64_t since) noexcept {
   Seen& seen = seen_[static_cast<std::size_t>(sort.number())];
-  const std::uint64_t age = now_ - since;
+  const std::int64_t age = now_ - since;
   for (int d = 0; d <= doubling_of(age); ++d) {
     const double length = std::ldexp(1, d), there = static_cast<double>(age) - (length - 1);
     seen.there[d] += std::min(1.0, there / length);
   }
 }
 
-void PointWorth::count_return(PointSort sort, std::uint64_t since, double gaps) noexcept {
+void PointWorth::count_return(PointSort sort, std::int64_t since, double gaps) noexcept {
   count(sort, since);
   seen_[static_cast<std::size_t>(sort.number())].saved[doubling_of(now_ - since)] += gaps / sort.scale();
 }

@@ -62,23 +62,23 @@ class PointWorth {
   static constexpr double kTrust = 16;  // points that what was seen before counts for
 
   void session_begins() noexcept { ++now_; }
-  std::uint64_t now() const noexcept { return now_; }
+  std::int64_t now() const noexcept { return now_; }
 
   // Of a point of this sort since then.
-  double worth(PointSort sort, std::uint64_t since) const noexcept;
+  double worth(PointSort sort, std::int64_t since) const noexcept;
   // It was there since then, and is another's, or of another sort, from now on.
-  void count(PointSort sort, std::uint64_t since) noexcept;
+  void count(PointSort sort, std::int64_t since) noexcept;
   // A session goes back to it, and computes so many gaps less than it would without.
-  void count_return(PointSort sort, std::uint64_t since, double gaps) noexcept;
+  void count_return(PointSort sort, std::int64_t since, double gaps) noexcept;
 
  private:
   static constexpr int kAges = 24;  // doublings
-  static int doubling_of(std::uint64_t age) noexcept;
+  static int doubling_of(std::int64_t age) noexcept;
 
   struct Seen {
     std::array<double, kAges> saved{}, there{};
   };
-  std::uint64_t now_ = 0;  // sessions
+  std::int64_t now_ = 0;  // sessions
   std::array<Seen, PointSort::kCount> seen_{};
 };
 

@@ -78,7 +78,7 @@ void RestorePoints::take_out(Node* node) noexcept {
 }
 
 // To another list, or place in it; takes no memory.
-void RestorePoints::move(Node* node, int list, std::uint64_t since) noexcept {
+void RestorePoints::move(Node* node, int list, std::int64_t since) noexcept {
   RestorePoint& point = point_of(node);
   const Oldest::value_type before = key_of(node), after{since, point.number, node};
   for (std::size_t resource = 0; point.on_device && resource < orders_.resources(); ++resource) {
@@ -335,8 +335,7 @@ Node* RestorePoints::victim(std::size_t resource, std::optional<double> below, c
 void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) const {
   const RestorePoint& point = state_of(node).point();
   const bool listed = point.exists() && point.on_device;
-  bool right = !point.exists() || point.list == list_of(state_of(node)) ||
-               (!point.on_device && point.since <= kept_[node->group()].worth.now());
+  bool right = !listed || (point.list == list_of(state_of(node)) && point.since <= kept_[node->group()].worth.now());
   for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
     const auto& lists = kept_[node->group()].lists[resource];
     for (int list = 0; list <= kHeld; ++list) {

@@ -110,7 +110,7 @@ class RestorePoints {
   void check(std::vector<std::string>& findings) const;
 
  private:
-  using Oldest = std::set<std::tuple<std::uint64_t, std::uint64_t, Node*>>;  // since, number, node
+  using Oldest = std::set<std::tuple<std::int64_t, std::uint64_t, Node*>>;  // since, number, node
   // Of one group. The points of each resource by sort; behind those of all sorts the ones that are pinned or marked.
   struct Kept {
     PointWorth worth;
@@ -131,7 +131,7 @@ class RestorePoints {
   void supersede_above(const Node* node, Node* end) noexcept;  // `end` and those above
   void enter(Node* node);
   void take_out(Node* node) noexcept;
-  void move(Node* node, int list, std::uint64_t since) noexcept;
+  void move(Node* node, int list, std::int64_t since) noexcept;
   void release(Node* node);
   Node* least_worth(std::size_t resource, double below, const Frees& frees, const Trie::Groups* may) const;
   Node* oldest_user_that(std::size_t resource, const Frees& frees, const Trie::Groups* may) const;

@@ -10,7 +10,7 @@ namespace kvtrie {
 namespace {
 
 constexpr std::uint64_t kPartingSeed = 20261129;
-constexpr Group kForms = 0, kOthers = 1;
+const Partings::Whose kForms{0, "forms"}, kOthers{1, "others"}, kNeighbours{0, "neighbours"};
 
 // Of one group; few contexts, so none is forgotten.
 class PartingsTwin {
@@ -40,20 +40,20 @@ class PartingsTwin {
 TEST(Partings, AgreeWithATwin) {
   std::mt19937_64 random(kPartingSeed);
   Partings partings;
-  std::map<Group, PartingsTwin> twins;
-  std::size_t found = 0, most = 0;
+  PartingsTwin twins[3];
+  const Partings::Whose* const all[] = {&kForms, &kOthers, &kNeighbours};
+  std::size_t found = 0;
   for (int i = 0; i < 3000; ++i) {
     Tokens prompt(1 + random() % 60);
     for (Token& token : prompt) token = static_cast<Token>(random() % 4);
-    const Group group = random() % 2 == 0 ? kForms : kOthers;
+    const std::uint64_t who = random() % 3;
     const auto known = static_cast<std::int32_t>(random() % (prompt.size() + 1));
-    const std::vector<std::int32_t> expected = twins[group].find(prompt, known);
-    ASSERT_EQ(partings.find(group, prompt, known), expected) << "seed " << kPartingSeed << ", " << i;
+    const std::vector<std::int32_t> expected = twins[who].find(prompt, known);
+    ASSERT_EQ(partings.find(*all[who], prompt, known), expected) << "seed " << kPartingSeed << ", " << i;
     found += expected.size();
-    most = std::max(most, prompt.size());
-    if (random() % 40 > 0) continue;
-    partings.learn(group, prompt, known);
-    twins[group].learn(prompt, known);
+    if (random() % 8 > 0) continue;
+    partings.learn(*all[who], prompt, known);
+    twins[who].learn(prompt, known);
   }
   EXPECT_GT(found, 100u);
 }
@@ -79,6 +79,7 @@ TEST(Partings, OldOnesAreForgottenHalf) {
   EXPECT_EQ(partings.find(kForms, prompt(0), 0), std::vector<std::int32_t>{4});
   EXPECT_EQ(partings.find(kForms, prompt(1), 0), std::vector<std::int32_t>{}) << "one of two is left";
   EXPECT_EQ(partings.find(kOthers, prompt(0), 0), std::vector<std::int32_t>{}) << "of another group";
+  EXPECT_EQ(partings.find(kNeighbours, prompt(0), 0), std::vector<std::int32_t>{}) << "of another namespace";
 }
 
 TEST(Partings, BeginningsAndEndsArePlacesToo) {

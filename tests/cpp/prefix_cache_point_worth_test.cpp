@@ -16,14 +16,14 @@ constexpr std::uint64_t kWorthSeed = 20261129;
 
 struct SeenPoint {
   int sort = 0;
-  std::uint64_t age = 0;
+  std::int64_t age = 0;
   double saved = 0;
 };
 
 // By the words of point_worth.h.
-double twin_worth(const std::vector<SeenPoint>& seen, PointSort sort, std::uint64_t age) {
+double twin_worth(const std::vector<SeenPoint>& seen, PointSort sort, std::int64_t age) {
   double share = sort.prior(), most = 0, until = 0;
-  std::uint64_t first = 0, length = 1;
+  std::int64_t first = 0, length = 1;
   for (int doubling = 0; doubling < 24; ++doubling, first += length, length *= 2) {
     double there = 0, saved = 0;
     for (const SeenPoint& each : seen) {
@@ -32,7 +32,7 @@ double twin_worth(const std::vector<SeenPoint>& seen, PointSort sort, std::uint6
       if (each.age < first + length) saved += each.saved / sort.scale();
     }
     share = (saved + PointWorth::kTrust * share) / (there + PointWorth::kTrust);
-    const std::uint64_t next = first + length;
+    const std::int64_t next = first + length;
     if (next <= age) continue;
     const auto left = static_cast<double>(next - std::max(age, first));
     until += share * left / static_cast<double>(length);
@@ -46,12 +46,15 @@ TEST(PointWorth, AgreesWithATwinThatKeepsAllItSaw) {
   std::mt19937_64 random(kWorthSeed);
   const PointSort sorts[] = {PointSort::end(false, false), PointSort::end(true, false),
                              PointSort::spaced(32, 3, false)};
+  const auto below = [&](std::int64_t limit) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(limit));
+  };
   PointWorth worth;
   std::vector<SeenPoint> seen;
   for (int i = 0; i < 2000; ++i) {
     worth.session_begins();
     const PointSort sort = sorts[random() % 3];
-    const std::uint64_t since = worth.now() - random() % std::min<std::uint64_t>(worth.now() + 1, 300);
+    const std::int64_t since = worth.now() - below(std::min<std::int64_t>(worth.now() + 1, 300));
     if (random() % 3 > 0) {
       worth.count(sort, since);
       seen.push_back({sort.number(), worth.now() - since, 0});
@@ -60,7 +63,7 @@ TEST(PointWorth, AgreesWithATwinThatKeepsAllItSaw) {
       worth.count_return(sort, since, gaps);
       seen.push_back({sort.number(), worth.now() - since, gaps});
     }
-    const std::uint64_t age = random() % std::min<std::uint64_t>(worth.now() + 1, 1000);
+    const std::int64_t age = below(std::min<std::int64_t>(worth.now() + 1, 1000));
     const double expected = twin_worth(seen, sort, age);
     ASSERT_NEAR(worth.worth(sort, worth.now() - age), expected, 1e-9 * expected) << "seed " << kWorthSeed << ", " << i;
   }
@@ -70,7 +73,7 @@ TEST(PointWorth, WithNothingLearnedTheOldestIsWorthLeast) {
   PointWorth worth;
   for (int i = 0; i < 100; ++i) worth.session_begins();
   const PointSort end = PointSort::end(false, false);
-  for (std::uint64_t age = 1; age <= worth.now(); ++age)
+  for (std::int64_t age = 1; age <= worth.now(); ++age)
     EXPECT_LT(worth.worth(end, worth.now() - age), worth.worth(end, worth.now() - age + 1)) << age;
 }
 
@@ -79,7 +82,7 @@ TEST(PointWorth, LearnsWhichSortIsGoneBackTo) {
   const PointSort end = PointSort::end(false, false), inside = PointSort::spaced(1, 1, false);
   EXPECT_GT(worth.worth(end, 0), worth.worth(inside, 0));
   for (int i = 0; i < 200; ++i) {
-    const std::uint64_t made = worth.now();
+    const std::int64_t made = worth.now();
     for (int sessions = 0; sessions < 3; ++sessions) worth.session_begins();
     worth.count(end, made);
     worth.count_return(inside, made, 0.5);

@@ -36,7 +36,8 @@ struct PointTwin {
   std::optional<std::uint64_t> marked;  // when a user did
   std::uint32_t pins = 0;
   double gap = 0, tail = 0;
-  std::uint64_t number = 0, since = 0;
+  std::uint64_t number = 0;
+  std::int64_t since = 0;
 
   bool takes(std::size_t resource) const { return resource == kSlots || has_window; }
   bool could_go() const { return kind != PointKind::kNone && on_device && pins == 0; }
@@ -106,7 +107,7 @@ class PointDriver {
 
   // Of those that take some of the resource, by the words of restore_points.h.
   Node* expected(std::size_t resource, std::optional<double> below, const RestorePoints::Frees& frees) const {
-    std::tuple<double, int, std::uint64_t, std::uint64_t, Node*> least{below.value_or(kAny), -1, 0, 0, nullptr};
+    std::tuple<double, int, std::int64_t, std::uint64_t, Node*> least{below.value_or(kAny), -1, 0, 0, nullptr};
     Node* marked = nullptr;
     for (const auto& [node, twin] : twins_) {
       if (!twin.could_go() || !twin.takes(resource) || !frees(node)) continue;
@@ -305,6 +306,46 @@ TEST(RestorePoints, SpacedOnesThinOutWithTheDistanceFromTheEnd) {
       EXPECT_LE(kept[i + 1] - kept[i], 4 * kept[i] + 16) << "after " << made << ":" << all;
     }
   }
+}
+
+// A group that saw few sessions gets the points of one that saw many: ages stay, and so does who goes first.
+TEST(RestorePoints, KeepTheirAgesInAGroupOfFewerSessions) {
+  const TreeOrders orders{false, {}, {0}};
+  const auto slots = StatePool::create(8);
+  Trie trie(orders.tiers(), VictimPolicy::kLru, orders.others());
+  NodePlaces places(trie, orders);
+  RestorePoints points(trie, places, orders, 1);
+  const auto add = [&](const char* name_space, Token token) {
+    Node* node = trie.add_child(trie.root(name_space), Tokens{token}, std::make_unique<NodeState>(0, 1, 0));
+    places.add(node, NodePlaces::Place::kDevice);
+    SlotRef slot;
+    slots->claim(std::span(&slot, 1));
+    std::vector<HeldState> held(1);
+    held[0] = HeldState(std::move(slot));
+    points.put(node, PointKind::kEnd, std::move(held));
+    return node;
+  };
+  Node* root = trie.root("moves");
+  trie.lock(root);
+  Node* old = add("moves", 1);
+  for (int i = 0; i < 9; ++i) points.session_begins(0);
+  Node* young = add("moves", 2);
+  points.session_begins(0);
+  places.reserve_groups(2);
+  points.reserve_groups(2);
+  trie.lock(trie.root("there"));
+  trie.set_group(trie.root("there"), 1);
+  add("there", 3);  // so the group is not empty, and keeps its own clock, which is 0
+  trie.set_group(root, 1);
+  const std::vector<Node*> nodes{root, old, young};
+  points.move_group(nodes, 0, 1);
+  std::vector<std::string> findings;
+  points.check(findings);
+  EXPECT_EQ(findings, std::vector<std::string>{});
+  EXPECT_EQ(points.victim(0, {}, [](const Node*) { return true; }), old);
+  EXPECT_TRUE(points.remove(old));
+  EXPECT_EQ(points.victim(0, {}, [](const Node*) { return true; }), young);
+  trie.unlock(root), trie.unlock(trie.root("there"));
 }
 
 TEST(RestorePoints, RefuseTransitionsThatAreNone) {
