@@ -11,6 +11,13 @@ constexpr double kPriorOfEnds = 1, kPriorOfSpaced = 0.25;  // gaps
 
 int halvings(double x, int most) noexcept { return x < 2 ? 0 : std::min(std::ilogb(x), most); }
 
+constexpr int kAges = PointWorth::kAges;
+constexpr std::array<double, kAges> kLength = [] {  // 2^d: ages of doubling d
+  std::array<double, kAges> lengths{1};
+  for (int d = 1; d < kAges; ++d) lengths[d] = 2 * lengths[d - 1];
+  return lengths;
+}();
+
 }  // namespace
 
 PointSort PointSort::end(bool superseded, bool returned) noexcept {
@@ -27,17 +34,28 @@ int PointWorth::doubling_of(std::int64_t age) noexcept {
   return std::min(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(age) + 1)) - 1, kAges - 1);
 }
 
+const PointWorth::Doublings& PointWorth::shares(PointSort sort) const noexcept {
+  Seen& seen = seen_[static_cast<std::size_t>(sort.number())];
+  if (seen.changed) {
+    double share = sort.prior();
+    for (int d = 0; d < kAges; ++d)
+      seen.shares[d] = share = (seen.saved[d] + kTrust * share) / (seen.there[d] + kTrust);
+    seen.changed = false;
+  }
+  return seen.shares;
+}
+
+// Behind the last doubling that was seen shares are equal, so the rate of each is half of that before it: once one is
+// below what is saved on average, so are all that follow.
 double PointWorth::worth(PointSort sort, std::int64_t since) const noexcept {
-  const Seen& seen = seen_[static_cast<std::size_t>(sort.number())];
+  const Doublings& share = shares(sort);
   const auto age = static_cast<double>(now_ - since);
-  const int own = doubling_of(now_ - since);
-  double share = sort.prior(), saved = 0, most = 0;
-  for (int d = 0; d < kAges; ++d) {
-    share = (seen.saved[d] + kTrust * share) / (seen.there[d] + kTrust);
-    if (d < own) continue;
-    const double end = std::ldexp(1, d + 1) - 1;
-    saved += d == own ? share * (end - age) / std::ldexp(1, d) : share;
-    most = std::max(most, d == own ? share / (age + 1) : saved / (end - age));
+  const int own = doubling_of(now_ - since), seen = seen_[static_cast<std::size_t>(sort.number())].doublings;
+  double saved = share[own] * (2 * kLength[own] - 1 - age) / kLength[own], most = share[own] / (age + 1);
+  for (int d = own + 1; d < kAges; ++d) {
+    if (d > seen && share[d] < most * kLength[d]) break;
+    saved += share[d];
+    most = std::max(most, saved / (2 * kLength[d] - 1 - age));
   }
   return sort.scale() * most;
 }
@@ -45,11 +63,12 @@ double PointWorth::worth(PointSort sort, std::int64_t since) const noexcept {
 // Doubling d is the ages from 2^d - 1 on, 2^d of them.
 void PointWorth::count(PointSort sort, std::int64_t since) noexcept {
   Seen& seen = seen_[static_cast<std::size_t>(sort.number())];
-  const std::int64_t age = now_ - since;
-  for (int d = 0; d <= doubling_of(age); ++d) {
-    const double length = std::ldexp(1, d), there = static_cast<double>(age) - (length - 1);
-    seen.there[d] += std::min(1.0, there / length);
-  }
+  const auto age = static_cast<double>(now_ - since);
+  const int last = doubling_of(now_ - since);
+  for (int d = 0; d < last; ++d) seen.there[d] += 1;
+  seen.there[last] += std::min(1.0, (age - (kLength[last] - 1)) / kLength[last]);
+  seen.doublings = std::max(seen.doublings, last);
+  seen.changed = true;
 }
 
 void PointWorth::count_return(PointSort sort, std::int64_t since, double gaps) noexcept {

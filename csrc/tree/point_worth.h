@@ -60,6 +60,7 @@ class PointSort {
 class PointWorth {
  public:
   static constexpr double kTrust = 16;  // points that what was seen before counts for
+  static constexpr int kAges = 24;      // doublings
 
   void session_begins() noexcept { ++now_; }
   std::int64_t now() const noexcept { return now_; }
@@ -72,14 +73,19 @@ class PointWorth {
   void count_return(PointSort sort, std::int64_t since, double gaps) noexcept;
 
  private:
-  static constexpr int kAges = 24;  // doublings
-  static int doubling_of(std::int64_t age) noexcept;
-
+  using Doublings = std::array<double, kAges>;
   struct Seen {
-    std::array<double, kAges> saved{}, there{};
+    Doublings saved{}, there{};
+    int doublings = 0;  // the last one that a point was there in
+    bool changed = true;
+    Doublings shares{};  // where nothing changed since
   };
+
+  static int doubling_of(std::int64_t age) noexcept;
+  const Doublings& shares(PointSort sort) const noexcept;
+
   std::int64_t now_ = 0;  // sessions
-  std::array<Seen, PointSort::kCount> seen_{};
+  mutable std::array<Seen, PointSort::kCount> seen_{};
 };
 
 }  // namespace kvtrie
