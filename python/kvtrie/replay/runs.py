@@ -38,7 +38,9 @@ class Runs:
         self._wanted = [(policy, capacity) for policy in policies for capacity in capacities]
         self._symbols = {capacity: capacity // trace.symbol_tokens for capacity in capacities}
         self._replays = {
-            (policy, capacity): _core.Replay(self._symbols[capacity], policy=policy, whole=trace.whole, **kinds)
+            (policy, capacity): _core.Replay(
+                self._symbols[capacity], policy=policy, whole=trace.whole, find_partings=True, **kinds
+            )
             for policy, capacity in self._wanted
             if policy != "optimum"
         }
