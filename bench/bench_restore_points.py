@@ -14,8 +14,8 @@ and their eviction are real.
     every N    states every so many tokens
     ends       where messages end, or fields begin, as the caller says
     depths     as many as every 512 would be, by a dynamic program over the depths of earlier partings (partings.py)
-    contexts   behind tokens that stood before two earlier partings, as a cache finds them (csrc/tree/partings.h);
-               it does so beside ends, too, where it is not told otherwise, as here
+    contexts   behind tokens that stood before two earlier partings, which a cache finds by itself
+               (csrc/tree/partings.h); not so in the other columns
     hindsight  those that are needed next, of all that could be made (partings.py)
 
 Beside ends, depths and contexts there is a state every 512 tokens where none of them is within 256.

@@ -226,8 +226,9 @@ void PrefixCacheState::add_partings(Cursor& cursor, std::span<const Token> promp
   const auto length = static_cast<std::int32_t>(prompt.size());
   const std::int32_t known = std::min(report.matched, length - 1);
   const Partings::Whose whose{cursor.node->group(), cursor.name_space};
-  cursor.message_ends.merge(partings.find(whose, prompt, known), length,
-                            Checkpointer::least_between_message_ends(options.checkpoint_every));
+  const std::vector<std::int32_t> found = partings.find(whose, prompt, known);
+  const std::int32_t least = Checkpointer::least_between_message_ends(options.checkpoint_every);
+  if (!found.empty()) cursor.message_ends.merge(found, length, least);
   if (known > 0) partings.learn(whose, prompt, known);
 }
 

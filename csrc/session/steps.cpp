@@ -110,11 +110,12 @@ std::vector<Steps::Allowed> Steps::slots_for_captures(const OpenStep& step, std:
   std::vector<Allowed> allowed;
   allowed.reserve(claims.size());
   for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
+  const std::vector<double> worths = step.worths();
   for (std::size_t i = caches_.attention.size(); i < caches_.all.size(); ++i) {
     for (std::size_t c = 0; c < claims.size(); ++c) {
       const std::uint32_t needed = claims[c].needs[i];
       std::vector<std::uint32_t> units(claims.size());
-      for (const double worth : step.worths()) {
+      for (const double worth : worths) {
         claims[c].needs[i] = units_for(step, i, worth, allowed[c]);
         units = device_budget_.try_free_slots(i, claims, worth);
       }

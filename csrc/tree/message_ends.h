@@ -37,8 +37,8 @@ class MessageEnds {
       require(end > before && end <= length, "begin", "message_ends: got ", end, ", allowed ", before + 1, " to ",
               length, ", ascending");
       before = end;
-      if (length - end >= least) add(end, least);
     }
+    merge(ends, length, least);
   }
 
   // Also at these lengths, which ascend, of a prompt of `length`.

@@ -93,9 +93,9 @@ struct RestorePoint {
   std::uint32_t returns = 0;      // sessions that went back to it
   bool superseded = false;        // of an end: its conversation ended further on since
   std::uint64_t number = 0;       // of all that were made
-  std::int64_t since = 0;    // sessions that had begun when it was made, gone back to or superseded; < 0: elsewhere
-  double gap = 0, tail = 0;  // of a spaced one (point_worth.h)
-  int list = 0;              // of its sort, or of those that are pinned or marked
+  std::int64_t since = 0;         // sessions that had begun when it was made, gone back to or superseded
+  double gap = 0, tail = 0;       // of a spaced one (point_worth.h)
+  int list = 0;                   // of its sort, or of those that are pinned or marked
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
   bool copied() const noexcept { return !copies.empty(); }

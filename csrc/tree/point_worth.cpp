@@ -26,7 +26,7 @@ PointSort PointSort::end(bool superseded, bool returned) noexcept {
 
 PointSort PointSort::spaced(double gap, double tail, bool returned) noexcept {
   const int g = halvings(gap, kGaps - 1), t = halvings(1 + tail, kTails - 1);
-  const int number = 4 + (static_cast<int>(returned) * kGaps + g) * kTails + t;
+  const int number = kEnds + (static_cast<int>(returned) * kGaps + g) * kTails + t;
   return {number, std::ldexp(kPriorOfSpaced, g - t), std::max(gap, 1.0) / (1 << g)};
 }
 

@@ -39,8 +39,8 @@ namespace kvtrie {
 // As numbers from 0 to kCount - 1.
 class PointSort {
  public:
-  static constexpr int kGaps = 4, kTails = 7;
-  static constexpr int kCount = 4 + 2 * kGaps * kTails;
+  static constexpr int kEnds = 4, kGaps = 4, kTails = 7;
+  static constexpr int kCount = kEnds + 2 * kGaps * kTails;
 
   static PointSort end(bool superseded, bool returned) noexcept;
   // `gap`: 1, 2, 4 ... ; `tail`: gaps of its prompt behind it, at least 0.

@@ -77,24 +77,27 @@ void RestorePoints::take_out(Node* node) noexcept {
     if (takes(point_of(node), resource)) kept_[node->group()].lists[resource][point_of(node).list].erase(key_of(node));
 }
 
-// To another list, or place in it; takes no memory.
-void RestorePoints::move(Node* node, int list, std::int64_t since) noexcept {
+// To the list where its state says that it is now, or another place in it; takes no memory.
+void RestorePoints::move(Node* node, Kept& from, Kept& to, std::int64_t since) noexcept {
   RestorePoint& point = point_of(node);
-  const Oldest::value_type before = key_of(node), after{since, point.number, node};
+  const Oldest::value_type before = key_of(node);
+  const int list = std::exchange(point.list, list_of(state_of(node)));
+  point.since = since;
   for (std::size_t resource = 0; point.on_device && resource < orders_.resources(); ++resource) {
     if (!takes(point, resource)) continue;
-    auto& lists = kept_[node->group()].lists[resource];
-    Oldest::node_type entry = lists[point.list].extract(before);
-    entry.value() = after;
-    lists[list].insert(std::move(entry));
+    Oldest::node_type entry = from.lists[resource][list].extract(before);
+    entry.value() = key_of(node);
+    to.lists[resource][point.list].insert(std::move(entry));
   }
-  point.list = list;
-  point.since = since;
+}
+
+void RestorePoints::move(Node* node, std::int64_t since) noexcept {
+  move(node, kept_[node->group()], kept_[node->group()], since);
 }
 
 void RestorePoints::settle(Node* node) noexcept {
   const RestorePoint& point = state_of(node).point();
-  if (point.exists()) move(node, list_of(state_of(node)), point.since);
+  if (point.exists()) move(node, point.since);
 }
 
 double RestorePoints::worth_of_new(const Node* node, std::int32_t length, double gap, std::int32_t behind) const {
@@ -152,7 +155,7 @@ void RestorePoints::supersede(Node* node) noexcept {
   PointWorth& worth = worth_for(node);
   worth.count(sort_of(point), point.since);
   point.superseded = true;
-  move(node, list_of(state_of(node)), worth.now());
+  move(node, worth.now());
 }
 
 // Above one that was superseded all are, but for those that are none of it or that a session went back to since.
@@ -230,7 +233,7 @@ void RestorePoints::go_back_to(Node* node, std::int32_t matched) noexcept {
   worth.count_return(sort_of(point), point.since, saved_by(node, matched));
   ++point.returns;
   point.superseded = false;
-  move(node, list_of(state_of(node)), worth.now());
+  move(node, worth.now());
 }
 
 // ---- marks of users -----------------------------------------------------------------------------------------------
@@ -280,15 +283,7 @@ void RestorePoints::move_group(std::span<Node* const> nodes, Group from, Group t
   if (to > 0 && std::all_of(target.lists.begin(), target.lists.end(), is_empty)) target.worth = source.worth;
   for (Node* node : nodes) {
     if (node->is_root() || !state_of(node).point().exists()) continue;
-    RestorePoint& point = point_of(node);
-    const Oldest::value_type before = key_of(node);
-    point.since += target.worth.now() - source.worth.now();
-    for (std::size_t resource = 0; point.on_device && resource < orders_.resources(); ++resource) {
-      if (!takes(point, resource)) continue;
-      Oldest::node_type entry = source.lists[resource][point.list].extract(before);
-      entry.value() = key_of(node);
-      target.lists[resource][point.list].insert(std::move(entry));
-    }
+    move(node, source, target, state_of(node).point().since + target.worth.now() - source.worth.now());
   }
 }
 
@@ -332,20 +327,17 @@ Node* RestorePoints::victim(std::size_t resource, std::optional<double> below, c
 
 // ---- check --------------------------------------------------------------------------------------------------------
 
+// That each is where it should be; `check` counts that there are no others.
 void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) const {
   const RestorePoint& point = state_of(node).point();
-  const bool listed = point.exists() && point.on_device;
-  bool right = !listed || (point.list == list_of(state_of(node)) && point.since <= kept_[node->group()].worth.now());
-  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
-    const auto& lists = kept_[node->group()].lists[resource];
-    for (int list = 0; list <= kHeld; ++list) {
-      const bool here = listed && takes(point, resource) && list == point.list;
-      right = right && lists[list].contains(key_of(node)) == here;
-    }
-  }
+  if (!point.exists() || !point.on_device) return;
+  const Kept& kept = kept_[node->group()];
+  bool right = point.list == list_of(state_of(node)) && point.since <= kept.worth.now();
+  for (std::size_t resource = 0; resource < orders_.resources(); ++resource)
+    right = right && (!takes(point, resource) || kept.lists[resource][point.list].contains(key_of(node)));
   if (right) return;
   findings.push_back(cat("node [", node->start(), ",", node->end(), ") of '", node->name_space(),
-                         "': its restore point is not in the list of its sort, or in one too many"));
+                         "': its restore point is not in the list of its sort"));
 }
 
 void RestorePoints::check(std::vector<std::string>& findings) const {

@@ -131,7 +131,8 @@ class RestorePoints {
   void supersede_above(const Node* node, Node* end) noexcept;  // `end` and those above
   void enter(Node* node);
   void take_out(Node* node) noexcept;
-  void move(Node* node, int list, std::int64_t since) noexcept;
+  void move(Node* node, std::int64_t since) noexcept;
+  void move(Node* node, Kept& from, Kept& to, std::int64_t since) noexcept;
   void release(Node* node);
   Node* least_worth(std::size_t resource, double below, const Frees& frees, const Trie::Groups* may) const;
   Node* oldest_user_that(std::size_t resource, const Frees& frees, const Trie::Groups* may) const;
